@@ -54,12 +54,12 @@ class CallNotes:
 
     async def begin(self, key: Key, session: Session) -> Session:
         """Lists a new call; if this ends other calls of its speakers, ``run`` does the rest."""
-        began, mark = wall_time(), _listing_mark(session.entries[-1].turn_ref)
-        if session.noted_until == mark or self._over_at(session) <= began:
+        began = wall_time()
+        if self._over_at(session) <= began:
             return session
         if await self._list(key.tenant, _call_under_way(key, session), at=began):
             return session
-        return await self._mark(key, session, mark)
+        return await self._mark(key, session, _listing_mark(session.entries[-1].turn_ref))
 
     async def run(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - what cannot be written is tried again
         """Lists the newest call and writes the notes that are due; returns whether a model wrote any.

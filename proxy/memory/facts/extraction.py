@@ -89,8 +89,7 @@ class FactExtraction:
         if next(unexamined_entries(session, entries[start:]), None) is None:
             return NEVER_DUE
         # Turns may have moved to the cold part before facts were extracted from them.
-        may_have_moved = session.cold_count > 0 and entries[0].turn_ref > since
-        first = since if may_have_moved else entries[start].turn_ref
+        first = since if entries[0].turn_ref > since else entries[start].turn_ref
         turns = session.next_turn - (since.turn + 1 if since.call == session.call else 0)
         if first.call < session.call or turns >= ENOUGH:
             return 0.0

@@ -305,3 +305,9 @@ async def test_a_long_talk_is_looked_at_in_pieces(bench: Bench) -> None:
     assert len(pieces) > 1
     assert [number for piece in pieces for number in piece] == list(range(12))
     assert all(len(piece) % 2 == 0 for piece in pieces)
+
+
+def test_of_the_line_before_a_long_message_the_question_alone_is_shown() -> None:
+    entry = Entry(role="user", turn=0, content="It is a long story that begins in the mountains. " * 3)
+    assert utterance_of(KEY, entry, "I see. What is your name?").answering == "What is your name?"
+    assert utterance_of(KEY, entry, "I see. All is done.").answering == ""
