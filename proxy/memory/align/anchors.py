@@ -48,7 +48,7 @@ def align_lines(recorded: Sequence[Line], window: Sequence[Line], *, moved: bool
     matched = _align([recorded[p] for p in own], [window[i] for i in indices], moved=moved, older=older)
     for i, place in zip(indices, matched, strict=True):
         places[i] = own[place] if place >= 0 else NEW
-    _place_results(places, recorded, window)
+    place_results(places, recorded, window)
     mark_repeated(places, recorded, window)
     return places
 
@@ -250,22 +250,22 @@ def _scores(similar: Sequence[dict[int, int]], width: int, *, at_end: bool, olde
 # --- results ------------------------------------------------------------------------------------------------
 
 
-def _place_results(places: list[int], recorded: Sequence[Line], window: Sequence[Line]) -> None:
-    """Sets the places of tool results, once those of the other lines are set.
+def place_results(places: list[int], recorded: Sequence[Line], window: Sequence[Line]) -> None:
+    """Sets the places of new tool results, once those of the other lines are set.
 
     A result is matched with a recorded one of its call, or it is new. Where the call has slid out of the
     window, that is the last recorded call with the result's id before the next line that is matched.
     """
-    results = [i for i, line in enumerate(window) if line.role == "tool"]
+    results = {i for i, line in enumerate(window) if line.role == "tool" and places[i] == NEW}
     if not results:
         return
-    callers, unmatched = _callers(window), _Results(recorded)
-    for i in results:
+    callers, unmatched = _callers(window), _Results(recorded, places)
+    for i in sorted(results):
         if i in callers:
             places[i] = unmatched.first(window[i], places[callers[i]])
     end = len(recorded)
     for i in range(len(places) - 1, -1, -1):
-        if window[i].role == "tool" and i not in callers:
+        if i in results and i not in callers:
             places[i] = unmatched.last(window[i], end)
         end = places[i] if places[i] >= 0 else end
 
@@ -273,15 +273,15 @@ def _place_results(places: list[int], recorded: Sequence[Line], window: Sequence
 class _Results:
     """The recorded results that are not matched yet, by their call and their id."""
 
-    def __init__(self, recorded: Sequence[Line]) -> None:
+    def __init__(self, recorded: Sequence[Line], places: Sequence[int]) -> None:
         self._recorded = recorded
         self._calls: dict[str | None, list[int]] = defaultdict(list)
         self._unanswered: dict[_Group, list[int]] = defaultdict(list)
-        callers = _callers(recorded)
+        callers, taken = _callers(recorded), set(places)
         for place, line in enumerate(recorded):
             for call in dict.fromkeys(_calls_of(line)):
                 self._calls[call].append(place)
-            if line.role == "tool":
+            if line.role == "tool" and place not in taken:
                 self._unanswered[callers.get(place), line.ids].append(place)
 
     def first(self, line: Line, caller: int) -> int:

@@ -6,7 +6,7 @@ from typing import Final
 
 from filters.message import Message, epoch_seconds
 from proxy.memory.align.alignment import NEW
-from proxy.memory.align.anchors import align_lines, mark_repeated
+from proxy.memory.align.anchors import align_lines, mark_repeated, place_results
 from proxy.memory.align.line import CUT, Line, LineKey, similarity
 from proxy.memory.wording import continues, same_words
 
@@ -49,6 +49,7 @@ def match_turn_ids(recorded: Sequence[Line], window: Sequence[Line]) -> list[int
                 if (fits is _SURE and i >= first) or _in_order(places, window, i, place):
                     places[i] = place
         _match_unnumbered(places, recorded, window)
+    place_results(places, recorded, window)
     mark_repeated(places, recorded, window)
     return places
 
@@ -191,7 +192,9 @@ def _match_unnumbered(places: list[int], recorded: Sequence[Line], window: Seque
     """Sets the places of new lines by content, if they have no turn id, or if their entries have none."""
     for numbered in False, True:
         left = [
-            i for i, line in enumerate(window) if places[i] == NEW and (line.turn_id is not None) == numbered
+            i
+            for i, line in enumerate(window)
+            if places[i] == NEW and line.role != "tool" and (line.turn_id is not None) == numbered
         ]
         taken = set(places)
         free = [

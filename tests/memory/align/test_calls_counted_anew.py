@@ -22,6 +22,13 @@ def called_once():
     return call
 
 
+def called_once_numbered():
+    call = Call()
+    call.ask("1u:One.", tool_calls=CALLS)
+    call.ask("1u:One.", *GROUP, answer="First.")
+    return call
+
+
 def test_a_window_of_a_tool_group_is_of_the_newest_turn():
     call = called_once()
     call.ask("a:First.", "u:Two.", tool_calls=CALLS)
@@ -62,6 +69,14 @@ def test_another_result_whose_call_has_slid_out_takes_no_former_ones_place():
     call = called_once()
     call.ask("a:First.", "u:Two.", tool_calls=CALLS)
     call.ask(result("call_0", "another"), "u:Three.", answer="Last.")
+    assert call.memory == [*FIRST, "u:Two.", "calls call_0", "result call_0", "u:Three.", "a?:Last."]
+    assert results_of(call) == ["found", "another"]
+
+
+def test_in_a_numbered_window_a_result_goes_with_its_call_too():
+    call = called_once_numbered()
+    call.ask("1a:First.", "2u:Two.", tool_calls=CALLS)
+    call.ask(GROUP[0], result("call_0", "another"), "3u:Three.", answer="Last.")
     assert call.memory == [*FIRST, "u:Two.", "calls call_0", "result call_0", "u:Three.", "a?:Last."]
     assert results_of(call) == ["found", "another"]
 
