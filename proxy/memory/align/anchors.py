@@ -42,12 +42,12 @@ def align_lines(recorded: Sequence[Line], window: Sequence[Line], *, moved: bool
         if line.role == before.role == "assistant" and same_words(line.text, before.text):
             places[i] = REPEATED
     indices = [i for i, line in enumerate(window) if line.role != "tool" and places[i] == NEW]
-    own = [place for place, line in enumerate(recorded) if line.role != "tool"]
+    spoken = [place for place, line in enumerate(recorded) if line.role != "tool"]
     users = (sum(line.role == "user" for line in lines) for lines in (window, recorded))
     older = moved and next(users) > next(users) + 1
-    matched = _align([recorded[p] for p in own], [window[i] for i in indices], moved=moved, older=older)
+    matched = _align([recorded[p] for p in spoken], [window[i] for i in indices], moved=moved, older=older)
     for i, place in zip(indices, matched, strict=True):
-        places[i] = own[place] if place >= 0 else NEW
+        places[i] = spoken[place] if place >= 0 else NEW
     place_results(places, recorded, window)
     mark_repeated(places, recorded, window)
     return places
@@ -98,17 +98,17 @@ def _align(recorded: Sequence[Line], window: Sequence[Line], *, moved: bool, old
             places[i - 1], places[i] = places[i], NEW
     # Matches nearby lines in another order, except before the first match if there is a cold part. Tool calls
     # stay in order, because voice platforms may use their ids again.
-    left = set(range(len(recorded))).difference(places)
+    unmatched = set(range(len(recorded))).difference(places)
     first = next((i for i, place in enumerate(places) if place >= 0), 0) if moved else 0
     for i, line in enumerate(window):
-        if places[i] != NEW or not left or i < first or line.role == "call":
+        if places[i] != NEW or not unmatched or i < first or line.role == "call":
             continue
         around = [place for place in places[max(0, i - 2) : i + 3] if place >= 0]
         near = range(max(0, min(around) - 2), max(around) + 3) if around else range(0)
-        match = next((p for p in near if p in left and similarity(line, recorded[p]) >= CUT), None)
+        match = next((p for p in near if p in unmatched and similarity(line, recorded[p]) >= CUT), None)
         if match is not None:
             places[i] = match
-            left.discard(match)
+            unmatched.discard(match)
     return places
 
 
@@ -286,17 +286,17 @@ class _Results:
 
     def first(self, line: Line, caller: int) -> int:
         """Returns the call's first result with the line's words, else its first; ``NEW`` if none is left."""
-        left = self._unanswered.get((caller, line.ids), [])
-        equal = (i for i, place in enumerate(left) if self._recorded[place].text == line.text)
-        return left.pop(next(equal, 0)) if left else NEW
+        places = self._unanswered.get((caller, line.ids), [])
+        equal = (i for i, place in enumerate(places) if self._recorded[place].text == line.text)
+        return places.pop(next(equal, 0)) if places else NEW
 
     def last(self, line: Line, end: int) -> int:
         """Returns the last result, before ``end``, of the last call with the line's id; else ``NEW``."""
         calls = self._calls.get(line.ids[-1], [])
         before = bisect_left(calls, end)
-        left = self._unanswered.get((calls[before - 1] if before else None, line.ids), [])
-        at = bisect_left(left, end)
-        return left.pop(at - 1) if at else NEW
+        places = self._unanswered.get((calls[before - 1] if before else None, line.ids), [])
+        at = bisect_left(places, end)
+        return places.pop(at - 1) if at else NEW
 
 
 def _callers(lines: Sequence[Line]) -> dict[int, int]:

@@ -98,11 +98,11 @@ def align(
     lines: Sequence[Message] = [speech.lines[i] for i in order] if order else speech.lines
     positions = [speech.positions[i] for i in order] if order else speech.positions
     if session.deletion is not None and (deleted := deleted_lines(session, lines)):
-        kept = [i for i in range(len(lines)) if i not in deleted]
+        remaining = [i for i in range(len(lines)) if i not in deleted]
         rest = Speech(
-            [lines[i] for i in kept],
+            [lines[i] for i in remaining],
             speech.shows_answers,
-            positions=[positions[i] for i in kept],
+            positions=[positions[i] for i in remaining],
             partial=True,
         )
         alignment = align(without_marks(session), rest, arrival, kind)
@@ -165,14 +165,14 @@ def single_message(c: Comparison) -> Alignment | None:
     Applies to a window of one line without a turn id, unless it comes late and the request has no name. Equal
     words are the same request, unless the client's name for the request, or the time, says otherwise.
     """
-    named = c.arrival.attempt.name_digest
+    name = c.arrival.attempt.name_digest
     if not (c.entries and is_single(c.lines) and not c.speech.partial):
         return None
-    if not (named or c.kind is WindowKind.LATEST):
+    if not (name or c.kind is WindowKind.LATEST):
         return None
     words, entries, latest, at = c.lines[0], c.entries, c.latest, c.arrival.at
     key, place, last = Line(words).key, None, newest_user(entries)
-    if named:
+    if name:
         same_time = (i for i, e in enumerate(entries) if e.recorded_at == at and e.role == "user")
         place = next((i for i in same_time if Line(entries[i]).key == key), None)
     if place is None:
@@ -223,10 +223,10 @@ def suffix_and_new_words(c: Comparison) -> Alignment | None:
     # It counts as showing answers if the latest window, which had slid and was no longer, did so in words:
     # answers without words are no lines.
     latest = c.latest
-    told = latest is not None and latest.shows_answers and not latest.wordless
+    replays = latest is not None and latest.shows_answers and not latest.wordless
     slid = latest is not None and not latest.shows_call_start and latest.line_count <= len(c.lines)
     alignment = c.aligned(places)
-    return msgspec.structs.replace(alignment, shows_answers=alignment.shows_answers or (told and slid))
+    return msgspec.structs.replace(alignment, shows_answers=alignment.shows_answers or (replays and slid))
 
 
 def content(c: Comparison) -> Alignment | None:
@@ -294,8 +294,8 @@ def has_slid(latest: LatestRequest, arrival: Arrival) -> bool:
     In a window of few lines, a user may hear and say the same again.
     """
     attempt = arrival.attempt
-    named = attempt.name_digest and latest.name_digest and attempt.name_digest != latest.name_digest
-    if not named or attempt.is_retry or latest.shows_call_start:
+    is_another = attempt.name_digest and latest.name_digest and attempt.name_digest != latest.name_digest
+    if not is_another or attempt.is_retry or latest.shows_call_start:
         return False
     return latest.line_count > 1 and latest.finished and latest.ended < arrival.at
 

@@ -89,8 +89,8 @@ def begins_call(recorded: Sequence[Line], window: Sequence[Line]) -> bool:
         time = _latest_time(window)
         return time is None or (_latest_time(recorded) or 0) < time
     questions = [line for line in window if line.role == "user" and line.turn_id == newest]
-    known = [line for line in recorded if line.role == "user" and line.turn_id == newest]
-    differing += bool(questions) and all(_verdict(a, b) == _DIFFERS for a in questions for b in known)
+    earlier = [line for line in recorded if line.role == "user" and line.turn_id == newest]
+    differing += bool(questions) and all(_verdict(a, b) == _DIFFERS for a in questions for b in earlier)
     return (differing > 0 and differing >= agreeing) or (retimed > 0 and agreeing == 0)
 
 
@@ -107,8 +107,8 @@ def contradicts(recorded: Sequence[Line], window: Sequence[Line]) -> bool:
     if agreeing or not differing:
         return False
     times = [epoch_seconds(line.time) for line in window if line.turn_id is not None]
-    known, last = [time for time in times if time is not None], _latest_time(recorded)
-    is_long_after = last is not None and len(known) == len(times) and min(known) - last > _LONG_AFTER
+    stamps, last = [time for time in times if time is not None], _latest_time(recorded)
+    is_long_after = last is not None and len(stamps) == len(times) and min(stamps) - last > _LONG_AFTER
     return retimed > 0 or is_long_after
 
 
@@ -165,8 +165,8 @@ def _pairs(
     pairs = []
     for fits in tests if places else ():
         for i in indices[::-1] if cut else list(indices):
-            own = reversed(places) if cut else places
-            place = next((p for p in own if fits(window[i], recorded[p])), None)
+            order = reversed(places) if cut else places
+            place = next((p for p in order if fits(window[i], recorded[p])), None)
             if place is not None:
                 pairs.append((i, place))
                 indices.remove(i)
@@ -191,7 +191,7 @@ _LIKELY: tuple[Fit, ...] = (_has_same_source,)
 def _match_unnumbered(places: list[int], recorded: Sequence[Line], window: Sequence[Line]) -> None:
     """Sets the places of new lines by content, if they have no turn id, or if their entries have none."""
     for numbered in False, True:
-        left = [
+        unmatched = [
             i
             for i, line in enumerate(window)
             if places[i] == NEW and line.role != "tool" and (line.turn_id is not None) == numbered
@@ -202,10 +202,10 @@ def _match_unnumbered(places: list[int], recorded: Sequence[Line], window: Seque
             for place, line in enumerate(recorded)
             if place not in taken and not (numbered and line.turn_id is not None)
         ]
-        matched = align_lines([recorded[place] for place in free], [window[i] for i in left])
-        for i, own in zip(left, matched, strict=True):
-            if own >= 0 and _in_order(places, window, i, free[own]):
-                places[i] = free[own]
+        matched = align_lines([recorded[place] for place in free], [window[i] for i in unmatched])
+        for i, match in zip(unmatched, matched, strict=True):
+            if match >= 0 and _in_order(places, window, i, free[match]):
+                places[i] = free[match]
 
 
 def _in_order(places: Sequence[int], window: Sequence[Line], i: int, place: int) -> bool:
@@ -223,12 +223,12 @@ def _evidence(recorded: Sequence[Line], window: Sequence[Line]) -> tuple[int, in
     Several lines of one turn and role count once, by the best agreement. Lines with another source than the
     recorded ones do not count.
     """
-    known, counts = _by_turn(recorded), [0, 0, 0]
+    entries, counts = _by_turn(recorded), [0, 0, 0]
     for key, lines in _by_turn(window).items():
         verdicts = [
             _verdict(line, other)
             for line in _ends(lines)
-            for other in _ends(known.get(key, ()))
+            for other in _ends(entries.get(key, ()))
             if _has_same_source(line, other)
         ]
         if verdicts:
