@@ -165,21 +165,18 @@ def single_message(c: Comparison) -> Alignment | None:
     Applies to a window of one line without a turn id, unless it comes late and the request has no name. Equal
     words are the same request, unless the client's name for the request, or the time, says otherwise.
     """
-    name = c.arrival.attempt.name_digest
     if not (c.entries and is_single(c.lines) and not c.speech.partial):
         return None
-    if not (name or c.kind is WindowKind.LATEST):
+    if not (c.arrival.attempt.name_digest or c.kind is WindowKind.LATEST):
         return None
-    words, entries, latest, at = c.lines[0], c.entries, c.latest, c.arrival.at
-    key, place, last = Line(words).key, None, newest_user(entries)
-    if name:
-        same_time = (i for i, e in enumerate(entries) if e.recorded_at == at and e.role == "user")
-        place = next((i for i in same_time if Line(entries[i]).key == key), None)
-    if place is None:
-        is_last = last is not None and (Line(entries[last]).key == key or entries[last].replaces(words.text))
-        is_new = latest is not None and is_other_turn(latest, c.arrival)
-        place = last if is_last and not is_new else NEW
-    return c.aligned([NEW if place is None else place])
+    words, entries, latest = c.lines[0], c.entries, c.latest
+    key, last = Line(words).key, newest_user(entries)
+    same_time = (i for i, e in enumerate(entries) if e.recorded_at == c.arrival.at and e.role == "user")
+    place = next((i for i in same_time if Line(entries[i]).key == key), NEW)
+    if place == NEW and last is not None and not (latest and is_other_turn(latest, c.arrival)):
+        is_last = Line(entries[last]).key == key or entries[last].replaces(words.text)
+        place = last if is_last else NEW
+    return c.aligned([place])
 
 
 def exact_suffix(c: Comparison) -> Alignment | None:

@@ -11,7 +11,7 @@ from proxy.memory.align.line import Line
 from proxy.memory.align.strategies import align
 from proxy.memory.compaction import cap, move_out
 from proxy.memory.merge.answer import Answer, apply_answer
-from proxy.memory.session import Session
+from proxy.memory.session import Entry, Session
 from proxy.memory.speech import speech_of as spoken_in
 from tests.memory.call import (
     Call,
@@ -238,3 +238,16 @@ def test_an_answer_before_the_first_number_is_of_the_turn_before_though_the_next
     assert [m.text for m in missing(call.held, slid)] == ["No."]
     call.ask(*slid)
     assert call.memory == ["u:No.", "a:Anything else?", "u:Hm.", "a:Anything|Anything else?", "u:Yes."]
+
+
+@pytest.mark.parametrize(("second", "calls"), [(None, 1), (9000, 1), (1000, 0)])
+def test_turns_that_are_counted_anew_begin_a_call_though_the_first_ones_have_moved(second, calls):
+    stamp = {} if second is None else {"timestamp": second}
+    entries = [
+        Entry(role=role, turn=turn, turn_id=turn, content=f"{role} {turn}", timestamp=2000 + turn)
+        for turn in (20, 21)
+        for role in ("user", "assistant")
+    ]
+    call = Call(Session(entries=tuple(entries), next_turn=22, cold_count=40, created=1.0))
+    call.ask(message("0a:Hello!", **stamp), message("1u:Me again.", **stamp))
+    assert call.held.call == calls
