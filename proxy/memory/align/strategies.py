@@ -21,7 +21,7 @@ from proxy.memory.align.alignment import (
 )
 from proxy.memory.align.anchors import align_lines, mark_repeated
 from proxy.memory.align.deletion import deleted_lines, without_marks
-from proxy.memory.align.line import ALIKE, WORDS, Line, similarity
+from proxy.memory.align.line import ALIKE, CUT, WORDS, Line, similarity
 from proxy.memory.align.turn_ids import begins_call, contradicts, first_newer, match_turn_ids, order_by_turn
 from proxy.memory.session import ARRIVES_NOW, Arrival, Entry, LatestRequest, Session, request_fingerprint
 from proxy.memory.speech import Speech
@@ -117,6 +117,7 @@ def align(
     alignment = (
         single_message(comparison)
         or exact_suffix(comparison)
+        or revised_words(comparison)
         or suffix_and_new_words(comparison)
         or content(comparison)
         or turn_ids(comparison)
@@ -198,24 +199,53 @@ def exact_suffix(c: Comparison) -> Alignment | None:
         if (older and not moved) or length <= 0:
             continue
         fits = shows_exactly(entries[first : first + length], lines[older:] if older else lines)
-        if fits and (start != once or c.latest is None or is_latest_again(c)):
+        if fits and (start != once or is_latest_again(c)):
             new = count - older - length
             return c.aligned([*[NEW] * older, *range(first, first + length), *[NEW] * new])
     return None
+
+
+def revised_words(c: Comparison) -> Alignment | None:
+    """A window whose newest words are an earlier or later transcript of the newest recorded words.
+
+    The lines before these words are recorded line by line, however often the conversation repeats itself.
+    """
+    entries, lines, last = c.entries, c.lines, newest_user(c.entries)
+    if not lines or not last or lines[-1].role != "user" or turn_id_of(lines[-1]) is not None:
+        return None
+    words, recorded = lines[-1].text, entries[last].text
+    if not (continues(recorded, words) or continues(words, recorded)):
+        return None
+    first, older = max(last - len(lines) + 1, 0), max(len(lines) - 1 - last, 0)
+    pairs = zip(lines[older:], entries[first:last], strict=False)
+    if (older and not c.session.has_older) or any(similarity(Line(m), Line(e)) < CUT for m, e in pairs):
+        return None
+    return c.aligned([*[NEW] * older, *range(first, last), NEW])
 
 
 def suffix_and_new_words(c: Comparison) -> Alignment | None:
     """A window without turn ids that shows the last entries and then new words of the user.
 
     Applies to latest requests. Platforms show what was said last, so lines that equal the last entries are
-    these entries, even if others are equal too. Pending answers may be missing: they were not heard. So may
-    the last recorded words, of which the newest are another transcript then. Words before the newest that are
-    not recorded belong to turns that failed.
+    these entries, even if others are equal too. Pending answers may be missing: they were not heard. Words
+    before the newest that are not recorded belong to turns that failed.
     """
     if c.kind is not WindowKind.LATEST or not c.entries or c.has_turn_ids:
         return None
-    places = _places_of_suffix(c)
-    if places is None or is_latest_again(c):
+    lines = c.window_lines
+    if not lines or lines[-1].role != "user":
+        return None
+    least = 1 if lines[0].role == "assistant" else 2
+    places = _places_before(c, 1) or _places_before_failures(c, least=least)
+    if places is None:
+        return None
+    # The newest recorded words, and what stands before them, may be the latest request again. It may leave
+    # answers out that are yet to be confirmed.
+    last, count = newest_user(c.entries), len(lines)
+    before = c.entries[: 0 if last is None else last + 1]
+    confirmed = [entry for entry in before if not entry.pending]
+    ends = (before[-count:], confirmed[-count:])
+    if any(len(end) == count and shows_exactly(end, c.lines) for end in ends) and is_latest_again(c):
         return None
     # It counts as showing answers if the latest window, which had slid and was no longer, did so in words:
     # answers without words are no lines.
@@ -246,7 +276,7 @@ def content(c: Comparison) -> Alignment | None:
     if c.latest and c.lines and c.lines[-1].role == "user":
         start = c.latest.start - c.session.cold_count - len(c.session.entries) + len(c.entries)
         if _takes_back_too_much(c, places, start):
-            places = [NEW] * len(c.lines)
+            places = _places_before_failures(c, least=1) or [NEW] * len(c.lines)
     return c.another_call() if _starts_over(c, places) else c.aligned(places)
 
 
@@ -303,7 +333,9 @@ def is_latest_again(c: Comparison) -> bool:
     An answer that was not heard at all may be shown without words, or left out.
     """
     latest, speech = c.latest, c.speech
-    if latest is None or latest.line_count != len(speech.lines) or has_slid(latest, c.arrival):
+    if latest is None:
+        return True
+    if latest.line_count != len(speech.lines) or has_slid(latest, c.arrival):
         return False
     attempt = c.arrival.attempt
     return latest.fingerprint in [
@@ -343,48 +375,45 @@ def shows_exactly(entries: Sequence[Entry], lines: Sequence[Message]) -> bool:
 # --- the suffix of a window without turn ids ----------------------------------------------------------------
 
 
-def _places_of_suffix(c: Comparison) -> list[int] | None:
-    """The places, if the last lines are new, and those before are the last entries, whole or cut.
+def _places_before_failures(c: Comparison, *, least: int) -> list[int] | None:
+    """The places, if the last 2 to 6 lines are new: words of turns that failed, which are not recorded.
 
-    The last one has the newest words of the user. Up to five before it may be of turns that failed, which are
-    not recorded; no answer among these is. The first lines may be older than all entries.
+    At least ``least`` lines stand before these, and no answer among these is recorded.
     """
     recorded, lines = c.recorded_lines, c.window_lines
-    if len(lines) < 2 or lines[-1].role != "user":  # noqa: PLR2004 - a recorded line and a new one
-        return None
-    # One line of the user alone, equal to the last one, says little of several lines after it.
-    most = min(_FAILED, len(lines) - (1 if lines[0].role == "assistant" else 2))
-    for new in range(1, max(most, 1) + 1):
+    for new in range(2, min(_FAILED, len(lines) - least) + 1):
         line = lines[-new]
         if line.role != "user" and any(similarity(line, other) for other in recorded):
             return None
-        before = lines[: len(lines) - new]
-        for heard in _possibly_heard(c):
-            older = max(len(before) - len(heard), 0)
-            end = heard[older - len(before) :]
-            if not end or (older and not c.session.has_older):
-                continue
-            pairs = zip(before[older:], end, strict=True)
-            if all(similarity(line, recorded[place]) >= ALIKE for line, place in pairs):
-                places = [*[NEW] * older, *end, *[NEW] * new]
-                mark_repeated(places, recorded, lines)
-                return places
+        if places := _places_before(c, new):
+            mark_repeated(places, recorded, lines)
+            return places
     return None
 
 
-def _possibly_heard(c: Comparison) -> Iterator[Sequence[int]]:
-    """Which entries may have been heard: all, those before revised words, or without unconfirmed answers."""
-    recorded, words = c.recorded_lines, c.lines[-1].text
+def _places_before(c: Comparison, new: int) -> list[int] | None:
+    """The places, if the lines before the last ``new`` ones are the last entries, whole or cut."""
+    recorded, lines = c.recorded_lines, c.window_lines
+    before, least = lines[: len(lines) - new], ALIKE if new == 1 else CUT
+    for heard in _possibly_heard(recorded, confirmed=new == 1) if before else ():
+        end = heard[-len(before) :]
+        pairs = zip(before, end, strict=False)
+        if len(end) == len(before) and all(similarity(line, recorded[i]) >= least for line, i in pairs):
+            return [*end, *[NEW] * new]
+    return None
+
+
+def _possibly_heard(recorded: Sequence[Line], *, confirmed: bool) -> Iterator[Sequence[int]]:
+    """Which entries may have been heard: all, those before the last answers, or confirmed ones only."""
     end = len(recorded)
-    last = newest_user(c.entries) or 0
-    if continues(recorded[last].text, words) or continues(words, recorded[last].text):
-        yield range(last)
     yield range(end)
     while end and recorded[end - 1].pending:
         end -= 1
-    yield range(end)
-    before = [i for i in range(end) if not recorded[i].pending]
-    yield from ([*before, *range(end, len(recorded))], before)
+    if end < len(recorded):
+        yield range(end)
+    if confirmed and any(line.pending for line in recorded[:end]):
+        before = [i for i, line in enumerate(recorded[:end]) if not line.pending]
+        yield from ([*before, *range(end, len(recorded))], before)
 
 
 def _takes_back_too_much(c: Comparison, places: Sequence[int], start: int) -> bool:

@@ -154,3 +154,23 @@ def test_an_answer_that_was_not_heard_is_not_the_same_words_further_up():
         "u:Two",
         "a?:All right.",
     ]
+
+
+def test_words_whose_answer_was_not_heard_are_not_new_behind_a_turn_that_failed():
+    call = Call()
+    call.ask("u:What time is it?", answer="It is five.")
+    call.ask("u:What time is it?", "a:It is five.", "u:OK", answer="Anything else?")
+    call.ask("u:Tomorrow at five, please", answer="One moment.")
+    # The next words got no answer, so nothing was recorded.
+    call.ask("u:Tomorrow at five, please", "u:Hello there", "u:What time is it?", answer="Six.")
+    assert call.memory == [
+        "u:What time is it?",
+        "a:It is five.",
+        "u:OK",
+        "a?:Anything else?",
+        "u:Tomorrow at five, please",
+        "a?:One moment.",
+        "u:Hello there",
+        "u:What time is it?",
+        "a?:Six.",
+    ]
