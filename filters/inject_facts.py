@@ -19,10 +19,10 @@ class InjectFacts(RequestFilter):
     Facts that are known when a conversation begins follow the client's own system messages, before summaries.
     They stay there word for word, so the model's prompt cache keeps working. A newer fact is put inside the
     newest message of the user, before its words, and stays there until the next compaction moves it to the
-    front. Facts that were removed or replaced are left out from then on, and so are facts that already stand
-    in the client's system messages as a line or a sentence. Each fact is one line within a fence that its
-    text cannot close. The filter needs ``memory`` and a request that names its user and its session; it shows
-    no user the facts of another. Facts come from ``memory.facts``, from memory tools and from
+    front. A fact that is removed or replaced is left out at once, and so is one that already stands in the
+    client's system messages as a line or a sentence. Each fact is one line within a fence that its text
+    cannot close. The filter needs ``memory`` and a request that names its user and its session; it shows no
+    user the facts of another. Facts come from ``memory.facts``, from memory tools and from
     ``/v1/memory/users/{id}/facts``.
     """
 
@@ -41,8 +41,8 @@ class InjectFacts(RequestFilter):
     limit: Annotated[Whole, Field(ge=1, le=100)] = 40
     """The most facts at the front, and the most newer facts.
 
-    If there are more, the most important are chosen, and among equals those closest to the call's first
-    words.
+    If there are more, those at the front are chosen by importance, and by the words that they share with the
+    call's first ones; of newer facts the newest are used.
     """
 
     max_tokens: Annotated[Whole, Field(ge=20)] = 800

@@ -20,7 +20,7 @@ class RepairHistory(RequestFilter):
 
     Voice platforms cut, lose, repeat and reorder messages, and a strict model refuses the whole request for
     it. The filter makes four repairs, each of which can be switched off. It moves tool results behind their
-    call. It removes messages without content, control words that a framework sends as the user, and the
+    call. It removes messages that say nothing, control words that a framework sends as the user, and the
     second copy of an answer. It keeps what the user said twice. A tool call at the very end is still waiting
     for its results and stays. The older ``function_call`` counts as a tool call. A ``name`` or calls that are
     ``null``, as SDKs write them, are always removed.
@@ -43,7 +43,7 @@ class RepairHistory(RequestFilter):
     """Whether messages without text, parts and tool calls are removed. The user's newest always stays."""
 
     control: tuple[str, ...] = ("<continue>",)
-    """Messages of the user with exactly this text are removed, unless no other message is left."""
+    """Messages of the user with exactly this text are removed; the newest stays if the user has no other."""
 
     repeated: bool = True
     """Whether the second of two equal consecutive answers is removed, in one turn or without turn ids.

@@ -15,8 +15,8 @@ class RestoreHistory(RequestFilter):
     Voice platforms send a window of the conversation, and the model does not see older turns. With memory,
     these turns are put between the client's system messages and the window: in order, as the caller heard
     them, tool calls with their results. Without memory, or for a request without a session, the step does
-    nothing. Put it after ``repair_history`` and give both the same ``stub``; a turn then comes back exactly
-    as it was sent.
+    nothing. Put it after ``repair_history`` and give both the same ``unanswered`` and ``stub``; a turn then
+    comes back exactly as it was sent.
     """
 
     unanswered: Unanswered = "stub"

@@ -28,9 +28,10 @@ class SystemPrompt(RequestFilter):
     The client's own prompt is the system and developer messages at the start of the conversation. Injected
     facts and summaries are not a part of it and always stay. ``{user}``, ``{session}`` and ``{tenant}`` are
     filled in from the request, each as one line of at most ``max_length`` characters. ``{state.plan}`` is the
-    value that a client stores with the session under ``plan``. There is no time of day, because a prompt that
-    changes in each turn makes the model read the whole conversation again; use ``timestamp_prefix`` instead.
-    ``{date}`` and ``{weekday}`` change it once, at midnight. An empty conversation stays empty.
+    value that a client stores with the session under ``plan``; it is missing if memory does not answer. There
+    is no time of day, because a prompt that changes in each turn makes the model read the whole conversation
+    again; use ``timestamp_prefix`` instead. ``{date}`` and ``{weekday}`` change it once, at midnight. An
+    empty conversation stays empty.
     """
 
     keeps_system: ClassVar[bool] = False

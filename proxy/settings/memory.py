@@ -97,7 +97,10 @@ class FactSettings(SettingsModel):
     max: Annotated[Whole, Field(ge=1, le=1000)] = 100
     """The most facts of a user; above it the least important are removed."""
     store: Annotated[FactStore, check_with(_installed)] = "archive"
-    """Where facts are stored: in the archive (without one, beside the sessions), or in Mem0."""
+    """Where facts are stored: in the archive (without one, beside the sessions), or in Mem0.
+
+    Mem0 needs ``turnkeeper[mem0]``.
+    """
     mem0: dict[str, Any] = Field(default_factory=dict)
     """Options of Mem0, as its ``Memory.from_config`` takes them."""
     instructions: str = ""

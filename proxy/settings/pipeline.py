@@ -256,7 +256,7 @@ class PipelineSettings(SettingsModel):
     keep_alive: Duration | None = None
     """How long a stream may be silent before a comment is sent, which keeps it open; left out: never."""
     identity: IdentitySettings = IdentitySettings()
-    """Where requests name session and user, if not in the usual places of a voice platform."""
+    """Where requests name session and user, instead of the usual places of each voice platform."""
     request: tuple[RequestStep, ...] = ()
     """The filters of requests, in the order in which they run."""
     failing: Literal["refuse", "skip"] = "refuse"

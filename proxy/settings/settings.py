@@ -105,7 +105,8 @@ class LimitSettings(SettingsModel):
     requests_per_minute: Annotated[Whole, Field(ge=0)] = 0
     """Requests in a minute, which starts with the first one.
 
-    A request that asks no model, such as an import into memory, counts once for each 64 KB of it.
+    A request that asks no model, such as an import into memory or an export, counts once for each 64 KB of
+    its body and its answer.
     """
     tokens_per_minute: Annotated[Whole, Field(ge=0)] = 0
     """Tokens of prompts and answers in a minute; a turn is admitted while any are left."""
@@ -127,7 +128,7 @@ class TraceSettings(SettingsModel):
     On a Redis the number holds for each tenant, up to 500.
     """
     content: bool = True
-    """Whether what was said is shown too; `false` keeps only times, session and user."""
+    """Whether the words are stored, too; ``false`` keeps only times, session and user."""
 
 
 class AgoraWebhookSettings(SettingsModel):
