@@ -168,8 +168,9 @@ def _extension(session: Session, limits: SessionLimits) -> Plan | None:
 
 
 def _has_grown(session: Session, open_: Sequence[Entry], limits: SessionLimits) -> bool:
-    last = session.summaries[-1].created_at if session.summaries else 0.0
-    least = min(_STEP, limits.max_messages - limits.keep_messages)
+    if not session.summaries:  # there is none that new ones would soon replace
+        return True
+    last, least = session.summaries[-1].created_at, min(_STEP, limits.max_messages - limits.keep_messages)
     return sum(entry.recorded_at > last for entry in open_) >= least
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from proxy.errors import Conflict, NotFound, TurnkeeperError
+from proxy.errors import Conflict, NotFound
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.recall import Searcher
 from proxy.memory.archive.records import Query, SearchResult
@@ -382,10 +382,7 @@ def _archive_of(request: PageRequest) -> Archive:
 
 
 async def _read(request: PageRequest, key: Key) -> StoredSession:
-    try:
-        stored = await request.memory.store.load(key, background=True)
-    except msgspec.DecodeError:
-        raise TurnkeeperError("What is stored of this conversation cannot be read.") from None
+    stored = await request.memory.store.load(key, background=True)
     if stored is None:
         raise NotFound("There is no such conversation; it may have expired.")
     return stored

@@ -143,6 +143,8 @@ def test_a_session_of_another_version_is_memory_that_cannot_be_had(serve: Serve,
     assert [(one.status_code, one.json()["error"]["code"]) for one in got] == [
         (503, "memory_unavailable")
     ] * 5
+    page = Visit(proxy).get("/conversations/call")
+    assert (page.status_code, "cannot be read" in page.text) == (503, True)
     assert proxy.client.delete(path).status_code == 204
 
 
