@@ -204,7 +204,10 @@ class MemorySettings(SettingsModel):
     facts: FactSettings | None = None
     """How facts are extracted from what callers say; left out: none are."""
     call_pause: Duration = 60.0
-    """How long a call is silent until it counts as ended, and notes for the next call are written."""
+    """How long a call is silent until it counts as ended, and notes for the next call are written.
+
+    At most half of ``window.ttl``.
+    """
     work: bool = True
     """Whether ``serve`` runs background jobs itself; ``false``: ``turnkeeper worker`` runs them."""
     archive: ArchiveSettings = ArchiveSettings()
