@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from proxy.memory.archive.records import DocumentChunk
-from proxy.memory.archive.sql import RowCodec, Steps, fetch, fetch_value, locked_owner
+from proxy.memory.archive.sql import RowCodec, Steps, ensure_owner, fetch, fetch_value
 from proxy.memory.archive.statements import (
     DELETE_DOCUMENT,
     DELETE_DOCUMENT_PASSAGES,
@@ -151,7 +151,7 @@ def add_document(
     """Adds a document, or replaces the one at its path."""
     yield from remove_document(tenant, path)
     owner = Owner(tenant)
-    owner_id = yield from locked_owner(owner)
+    owner_id = yield from ensure_owner(owner)
     name = {"tenant": id_bytes(tenant), "path": id_bytes(path)}
     for number, chunk in enumerate(chunks):
         blob = codec.encode(Key(tenant, path), chunk)

@@ -48,10 +48,14 @@ def forget(codec: RowCodec, user: Owner, *, at: float) -> Steps[ErasureCount]:
 def forget_session(codec: RowCodec, key: Key, *, at: float) -> Steps[ErasureCount]:
     """Leaves a tombstone, and deletes as much of a session as fits in one transaction."""
     yield from _leave_tombstone(codec, key.tenant, statements.SESSION, key.session, at)
-    count = yield from _forget_turns(codec, statements.SOME_OF_SESSION, key)
-    if not count.turns:
+    yield from fetch(statements.LOCK_SESSION, key_arguments(key))
+    yield from fetch(statements.RENEW_SESSION, key_arguments(key))
+    turns = yield from _some(codec, statements.SOME_OF_SESSION, key_arguments(key))
+    yield from _delete_turns(turns)
+    if not turns:
+        yield from fetch(statements.FORGET_SESSION_PASSAGES, key_arguments(key))
         yield from fetch(statements.DELETE_IF_EMPTY, key_arguments(key))
-    return count
+    return ErasureCount(turns=len(turns))
 
 
 def forget_anonymous(codec: RowCodec, key: Key, *, at: float) -> Steps[ErasureCount]:
@@ -59,14 +63,9 @@ def forget_anonymous(codec: RowCodec, key: Key, *, at: float) -> Steps[ErasureCo
     yield from _leave_tombstone(codec, key.tenant, statements.ANONYMOUS, key.session, at)
     kind = {"tenant": id_bytes(key.tenant), "kind": statements.ANONYMOUS}
     yield from fetch(statements.DELETE_OLD_TOMBSTONES, {**kind, "before": at - TOMBSTONE_SECONDS})
-    return (yield from _forget_turns(codec, statements.SOME_OF_NOBODY, key))
-
-
-def _forget_turns(codec: RowCodec, statement: Statement, key: Key) -> Steps[ErasureCount]:
-    """Deletes some turns of a session, which is locked."""
     yield from fetch(statements.LOCK_SESSION, key_arguments(key))
     yield from fetch(statements.RENEW_SESSION, key_arguments(key))
-    turns = yield from _some(codec, statement, key_arguments(key))
+    turns = yield from _some(codec, statements.SOME_OF_NOBODY, key_arguments(key))
     yield from _delete_turns(turns)
     return ErasureCount(turns=len(turns))
 

@@ -23,6 +23,7 @@ from proxy.memory.archive.sql import (
     Database,
     RowCodec,
     Steps,
+    ensure_owner,
     fetch,
     fetch_each,
     fetch_value,
@@ -65,13 +66,12 @@ from proxy.newest import Newest
 
 _FIRST: Final = TurnRef(-1, 0)
 _LAST: Final = TurnRef(1 << 62, 0)
-_ATTEMPTS: Final = 25
+_ATTEMPTS: Final = 5
 _RECENT: Final = 128
 # Checking that a session is unchanged costs as much as writing this many rows.
 _ROWS_PER_SESSION: Final = 2
 # The number of writes that are planned together.
 _WRITES: Final = 4
-_USERS: Final = ("owner", "speaker", "reader")
 _place: Final = attrgetter("call", "turn")
 
 
@@ -182,23 +182,62 @@ class _Stored(NamedTuple):
         return self.talk, self.version, self.updated, self.owners, self.erased
 
 
-class _Turn(NamedTuple):
+class _Users(NamedTuple):
+    """The users of a turn, by name or id: its owner, the speaker if another, and who may find it."""
+
+    owner: Any
+    speaker: Any
+    reader: Any
+
+    def ids(self, owners: Mapping[str, int]) -> "_Users":
+        """Returns the users by id, 0 for a user without a row."""
+        owner, speaker, reader = self
+        own = owner and owners.get(owner, 0)
+        other = own if reader == owner else reader and owners.get(reader, 0)
+        return _Users(own, speaker and owners.get(speaker, 0), other)
+
+
+class _Turn(msgspec.Struct, frozen=True, gc=False):
     """An entry to be written, over the row ``item`` if that is not ``None``.
 
-    ``row`` has its columns, and the terms to be indexed under its reader; without terms it leaves the index.
+    Its ``terms`` are indexed under its reader; empty ``terms`` remove it from the index, and ``None`` leaves
+    the index unchanged. ``digest`` is ``None`` while one of the users has no id.
     """
 
     item: int | None
+    entry: Entry
     position: _Position
-    row: dict[str, Any]
+    place: int
+    users: _Users
+    is_guests: bool
+    digest: bytes | None
+    blob: bytes
+    terms: str | None
 
-    def stored(self, item: int) -> _StoredTurn:
-        """Returns the written row."""
-        return _StoredTurn(item, self.row["digest"], self.row["place"])
+    def row(self, codec: RowCodec, owners: Mapping[str, int]) -> dict[str, Any]:
+        """Returns the columns of the turn, with its users' ids, reader and terms."""
+        life, turn, role, position = self.position
+        users = owner, speaker, reader = self.users.ids(owners)
+        entry = self.entry
+        return {
+            "life": life,
+            "turn": turn,
+            "role": role,
+            "position": position,
+            "place": self.place,
+            "owner": owner,
+            "speaker": speaker,
+            "at": entry.at,
+            "recorded": entry.recorded_at,
+            "digest": self.digest or _digest(codec, entry, self.place, users, is_guests=self.is_guests),
+            "blob": self.blob,
+            "reader": reader,
+            "terms": self.terms or None,
+        }
 
 
 class _Planned(NamedTuple):
-    """The changes to be written for a part.
+    """The changes to be written for a part; ``users`` are all that it names.
 
     ``is_all`` is false where one write has no room for all changes; the rest is planned later. After the
     write, the first ``unchanged`` of the part's entries equal their stored turns.
@@ -206,30 +245,38 @@ class _Planned(NamedTuple):
 
     part: SessionPart
     stored: _Stored
+    users: set[str]
     turns: list[_Turn]
     dropped: list[int]
     unchanged: int
     is_all: bool
 
     @property
-    def unindexed(self) -> list[int]:
-        """The written rows that leave the index."""
-        without = [turn.item for turn in self.turns if turn.item is not None and not turn.row["terms"]]
-        return without + self.dropped
+    def missing(self) -> list[Owner]:
+        """The users without a row."""
+        return [Owner(self.part.key.tenant, name) for name in sorted(self.users - self.stored.owners.keys())]
 
-    def written(self, talk: int, version: int | str, turns: Mapping[_Position, _StoredTurn]) -> _Stored:
+    def owners(self, new: Mapping[Owner, int]) -> dict[str, int]:
+        """Returns the ids of the users, including the ``new`` ones."""
+        return self.stored.owners | {owner.user: new[owner] for owner in self.missing}
+
+    def written(
+        self, talk: int, version: int | str, owners: dict[str, int], turns: Mapping[_Position, _StoredTurn]
+    ) -> _Stored:
         """Returns the rows of the part after the write, with the written ``turns``."""
         dropped = set(self.dropped)
         stored = {place: turn for place, turn in self.stored.turns.items() if turn.item not in dropped}
         stored.update(turns)
         moved = [turn.place for position, turn in stored.items() if position[:2] < self.part.begin]
-        return self.stored._replace(
-            talk=talk,
-            version=version,
-            updated=self.part.session.updated,
-            turns=stored,
-            before=max([self.stored.before, *moved]),
-            unchanged=self.unchanged,
+        return _Stored(
+            talk,
+            version,
+            self.part.session.updated,
+            stored,
+            max([self.stored.before, *moved]),
+            owners,
+            self.stored.erased,
+            self.unchanged,
         )
 
 
@@ -341,16 +388,6 @@ def _is_refused(
     return part.session.updated < stored.updated <= ahead
 
 
-def _users(part: SessionPart, admissions: Sequence[_Admission | None]) -> set[Owner]:
-    """Returns the users of the entries that may be archived; others may have been erased, and get no row."""
-    names: set[str | None] = {part.session.user} if any(admissions) else set()
-    for entry, guest in filter(None, admissions):
-        names.add(guest)
-        if entry.role == "user":
-            names.add(entry.speaker)
-    return {Owner(part.key.tenant, name) for name in names if name}
-
-
 def _planned(
     codec: RowCodec, part: SessionPart, admissions: Sequence[_Admission | None], stored: _Stored
 ) -> _Planned:
@@ -359,7 +396,14 @@ def _planned(
     Stored turns without an entry are dropped.
     """
     room = codec.dialect.batch
-    planned = partial(_Planned, part, stored)
+    names: set[str | None] = set()
+    if any(admissions):  # a user without turns gets no row: they may have been erased
+        names.add(part.session.user)
+    for entry, guest in filter(None, admissions):
+        names.add(guest)
+        if entry.role == "user":
+            names.add(entry.asking_user or entry.user)
+    planned = partial(_Planned, part, stored, {*filter(None, names)})
     stale = dict(stored.turns)
     positions: defaultdict[tuple[int, int, str], int] = defaultdict(int)
     turns: list[_Turn] = []
@@ -377,7 +421,7 @@ def _planned(
             return planned(turns, [], index, is_all=False)
         turn = _turn(codec, part, admission, stored.owners, part.start + index, position, before)
         if turn is not None:
-            room -= CHARACTERS_PER_ROW + len(turn.row["blob"])
+            room -= CHARACTERS_PER_ROW + len(turn.blob)
             turns.append(turn)
     dropped: list[int] = []
     for position, former in stale.items():
@@ -401,38 +445,31 @@ def _turn(  # noqa: PLR0913, PLR0917 - an entry, its place, and what stands ther
     """Returns the turn to be written for an entry; ``None`` if it is stored already."""
     entry, guest = admission
     user = part.session.user or None
-    owner = user and owners[user]
-    # The speaker, if another user than the session's, and who may find the turn.
-    other = entry.speaker if entry.role == "user" and entry.speaker != user else None
-    speaker = owners[other] if other else None
-    finder = user if guest is None else guest
-    reader = owners[finder] if finder else None
-    # A guest may be the session's own user under another name.
-    ownership = None if speaker is None and guest is None else (speaker, guest is not None and reader)
-    digest = codec.digest(place, owner, ownership, entry)
+    # Whether another user than the session's said the words, and who may find the turn.
+    is_others = entry.role == "user" and entry.speaker and entry.speaker != user
+    reader = user if guest is None else guest or None
+    users, is_guests = _Users(user, entry.speaker if is_others else None, reader), guest is not None
+    ids = users.ids(owners)
+    # A user without an id has no stored turns.
+    digest = None if 0 in ids else _digest(codec, entry, place, ids, is_guests=is_guests)
     if before and before.digest == digest:
         return None
-    terms = ""
-    # A search would show injected words as the user's.
-    if user and finder and entry.role in {"user", "assistant"} and not entry.is_injected:
-        terms = codec.terms(Owner(part.key.tenant, finder), entry.text)
-    life, turn, role, number = position
-    row = {
-        "life": life,
-        "turn": turn,
-        "role": role,
-        "position": number,
-        "place": place,
-        "owner": owner,
-        "speaker": speaker,
-        "at": entry.at,
-        "recorded": entry.recorded_at,
-        "digest": digest,
-        "blob": codec.encode(part.key, entry),
-        "reader": reader,
-        "terms": terms or None,
-    }
-    return _Turn(before.item if before else None, position, row)
+    terms = None
+    if user and reader is None:
+        terms = ""
+    elif user and entry.role in {"user", "assistant"}:
+        # A search would show injected words as the user's.
+        text = "" if entry.is_injected else entry.text
+        terms = codec.terms(Owner(part.key.tenant, reader or ""), text)
+    item = before.item if before else None
+    blob = codec.encode(part.key, entry)
+    return _Turn(item, entry, position, place, users, is_guests, digest, blob, terms)
+
+
+def _digest(codec: RowCodec, entry: Entry, place: int, ids: _Users, *, is_guests: bool) -> bytes:
+    # A guest may be the session's own user under another name.
+    ownership = None if ids.speaker is None and not is_guests else (ids.speaker, is_guests and ids.reader)
+    return codec.digest(place, ids.owner, ownership, entry)
 
 
 # --- many sessions in one write
@@ -511,9 +548,6 @@ class SessionWriter:
             self._keys = await self._database.write(partial(_keys_and_numbers, self._codec))
         keys, numbers = self._keys
         await self._read(parts, keys, stored)
-        if not await self._add_users(parts, keys, numbers, stored):
-            self._keys = None
-            return False
         ahead = wall_time() + CLOCK_TOLERANCE
         most = _WRITES * self._codec.dialect.batch // CHARACTERS_PER_ROW
         count = min(sum(len(part.entries) for part in parts), most)
@@ -556,44 +590,18 @@ class SessionWriter:
             read = await self._database.read(partial(_read_stored, unknown, graves))
             stored |= zip((part.key for part in unknown), read, strict=True)
 
-    async def _add_users(
-        self,
-        parts: Sequence[SessionPart],
-        keys: TombstoneKeys,
-        numbers: list[int],
-        stored: dict[Key, _Stored],
-    ) -> bool:
-        """Inserts rows for users without one; returns ``False`` if anyone was erased since the read."""
-        new: set[Owner] = set()
-        erased: dict[_TombstoneRow, float | None] = {}
-        for part in parts:
-            before = stored[part.key]
-            if part.names - before.owners.keys():
-                users = _users(part, _admit(part, keys, before))
-                new.update(user for user in users if user.user not in before.owners)
-                erased |= before.erased
-        if not new:
-            return True
-        try:
-            ids = await self._database.write(partial(_insert_users, sorted(new), erased, numbers))
-        except _Changed:
-            return False
-        for part in parts:
-            before = stored[part.key]
-            added = {name: id_ for name in part.names if (id_ := ids.get(Owner(part.key.tenant, name)))}
-            stored[part.key] = before._replace(owners=before.owners | added)
-        return True
-
     async def _write(
         self, planned: Sequence[_Planned], numbers: list[int], ahead: float
     ) -> dict[Key, _Stored]:
         """Writes planned changes; returns the new rows of the parts that had not changed since their read."""
         if self._codec.dialect is not POSTGRES:
-            return await self._database.write(partial(_write_rows, planned, numbers, ahead))
-        # A statement that only renews sessions needs no transaction.
-        is_new = any(one.stored.talk is None for one in planned)
-        run = self._database.write if is_new else self._database.read
-        return await run(partial(_write, planned, numbers, ahead))
+            return await self._database.write(partial(_write_rows, self._codec, planned, numbers, ahead))
+        if not any(one.missing or one.stored.talk is None for one in planned):
+            return await self._database.read(partial(_write, self._codec, planned, {}, numbers, ahead))
+        try:
+            return await self._database.write(partial(_write_new, self._codec, planned, numbers, ahead))
+        except _Changed:
+            return {}
 
     def _remember(self, part: SessionPart, stored: _Stored) -> None:
         if not part.is_hot:
@@ -604,28 +612,13 @@ class SessionWriter:
 
 
 class _Changed(Exception):
-    """A user or a session was erased since the read; the transaction is rolled back."""
+    """A session's rows have changed since they were read."""
 
 
 def _keys_and_numbers(codec: RowCodec) -> Steps[tuple[TombstoneKeys, list[int]]]:
     keys = yield from tombstone_keys(codec)
     numbers = yield from tombstone_key_numbers()
     return keys, numbers
-
-
-def _insert_users(
-    users: Sequence[Owner], erased: Mapping[_TombstoneRow, float | None], numbers: list[int]
-) -> Steps[dict[Owner, int]]:
-    """Inserts users' rows and returns their ids; an erasure that begins later finds the rows."""
-    ids: dict[Owner, int] = {}
-    for user in users:
-        ids[user] = yield from fetch_value(INSERT_OWNER, owner_arguments(user))
-    times, secrets = yield from gather(
-        fetch_each(TOMBSTONE_TIME, [row._asdict() for row in erased]), tombstone_key_numbers()
-    )
-    if [at[0][0] if at else None for at in times] != [*erased.values()] or secrets != numbers:
-        raise _Changed
-    return ids
 
 
 def _plan(
@@ -653,7 +646,7 @@ def _plan(
             continue
         planned = _planned(codec, part, admissions, before)
         rows = _ROWS_PER_SESSION + len(planned.turns) + len(planned.dropped)
-        size = CHARACTERS_PER_ROW * rows + sum([len(turn.row["blob"]) for turn in planned.turns])
+        size = CHARACTERS_PER_ROW * rows + sum([len(turn.blob) for turn in planned.turns])
         if not writes or size > room:
             writes.append([])
             room = codec.dialect.batch
@@ -662,37 +655,41 @@ def _plan(
     return writes, refused
 
 
-def _write_rows(planned: Sequence[_Planned], numbers: list[int], ahead: float) -> Steps[dict[Key, _Stored]]:
+def _write_rows(
+    codec: RowCodec, planned: Sequence[_Planned], numbers: list[int], ahead: float
+) -> Steps[dict[Key, _Stored]]:
     """Writes sessions row by row, in a transaction that excludes other writers."""
     if (yield from tombstone_key_numbers()) != numbers:
         return {}
     heads = yield from _read_heads([one.part for one in planned], [[*one.stored.erased] for one in planned])
     current = [one for one, head in zip(planned, heads, strict=True) if head.head() == one.stored.head()]
     first = yield from fetch_value(NEXT_TURN, {})
+    owners: dict[Owner, int] = {}
     added: list[dict[str, Any]] = []
     changed: list[dict[str, Any]] = []
     written: list[_Stored] = []
     for one in current:
+        for owner in one.missing:
+            owners[owner] = owners.get(owner) or (yield from ensure_owner(owner))
         times = {"updated": one.part.session.updated, "mark": one.part.as_of, "ahead": ahead}
         talk = yield from fetch_value(UPSERT_SESSION, {**_arguments(one.part), **times})
+        ids = one.owners(owners)
         turns: dict[_Position, _StoredTurn] = {}
         for turn in one.turns:
             rows, item = (added, first + len(added)) if turn.item is None else (changed, turn.item)
-            rows.append({**turn.row, "talk": talk, "item": item})
-            turns[turn.position] = turn.stored(item)
-        written.append(one.written(talk, "", turns))
-        if unindexed := one.unindexed:
+            row = turn.row(codec, ids)
+            row["talk"], row["item"] = talk, item
+            rows.append(row)
+            turns[turn.position] = _StoredTurn(item, row["digest"], turn.place)
+        written.append(one.written(talk, "", ids, turns))
+        unread = [turn.item for turn in one.turns if turn.terms == "" and turn.item is not None]
+        if unindexed := [*unread, *one.dropped]:
             yield from unembed(unindexed)
             yield from fetch_each(DELETE_PASSAGE, [{"kind": TURN, "item": item} for item in unindexed])
             yield from fetch_each(DELETE_TURN, [{"item": item} for item in one.dropped])
     yield from fetch_each(INSERT_TURN, added)
     yield from fetch_each(UPDATE_TURN, changed)
-    for statement, rows in ((INSERT_PASSAGES, added), (UPSERT_PASSAGES, changed)):
-        texts = [(row["reader"], row["item"], row["terms"]) for row in rows if row["terms"]]
-        if texts:
-            altered = yield from fetch(statement, {"rows": msgspec.json.encode(texts).decode()})
-            if altered:
-                yield from unembed(item for _, item in altered)
+    yield from _index(first, added, changed)
     saved = yield from fetch_each(SESSION_HEAD, [_arguments(one.part) for one in current])
     return {
         one.part.key: stored._replace(version=head[1])
@@ -700,16 +697,59 @@ def _write_rows(planned: Sequence[_Planned], numbers: list[int], ahead: float) -
     }
 
 
-def _write(planned: Sequence[_Planned], numbers: list[int], ahead: float) -> Steps[dict[Key, _Stored]]:
-    """Writes sessions in one PostgreSQL statement, after locks on those that have no row yet."""
+def _index(
+    first: int, added: Sequence[Mapping[str, Any]], changed: Sequence[Mapping[str, Any]]
+) -> Steps[None]:
+    """Indexes turns; changed ones lose their vectors. The ids of the added turns begin at ``first``."""
+    terms = [(row["reader"] == row["owner"] and row["terms"]) or "" for row in added]
+    if any(terms):
+        yield from fetch(INSERT_PASSAGES, {"first": first, "terms": msgspec.json.encode(terms).decode()})
+    others = [row for row in added if row["reader"] != row["owner"]]
+    rows = [(row["reader"], row["item"], row["terms"]) for row in (*others, *changed) if row["terms"]]
+    if rows:
+        passages = yield from fetch(UPSERT_PASSAGES, {"rows": msgspec.json.encode(rows).decode()})
+        if altered := [item for _, item in passages if item < first]:
+            yield from unembed(altered)
+
+
+def _write_new(
+    codec: RowCodec, planned: Sequence[_Planned], numbers: list[int], ahead: float
+) -> Steps[dict[Key, _Stored]]:
+    """Writes sessions that have no row yet, or whose users have none.
+
+    Raises _Changed where not all can be written, so that no user is left without turns.
+    """
     new = sorted(one.part.key for one in planned if one.stored.talk is None)
     yield from fetch_each(SHARE_SESSION, [key_arguments(key) for key in new])
+    owners: dict[Owner, int] = {}
+    for owner in sorted({owner for one in planned for owner in one.missing}):
+        owners[owner] = yield from fetch_value(INSERT_OWNER, owner_arguments(owner))
+    written = yield from _write(codec, planned, owners, numbers, ahead)
+    if len(written) < len(planned):
+        raise _Changed
+    return written
+
+
+def _write(
+    codec: RowCodec,
+    planned: Sequence[_Planned],
+    owners: Mapping[Owner, int],
+    numbers: list[int],
+    ahead: float,
+) -> Steps[dict[Key, _Stored]]:
+    """Writes sessions in one PostgreSQL statement; ``owners`` are the ids of new users."""
     graves = {grave: at for one in planned for grave, at in one.stored.erased.items()}
-    each = [(number, turn) for number, one in enumerate(planned, 1) for turn in one.turns]
-    added = [(number, turn.row) for number, turn in each if turn.item is None]
-    changed = [(number, {**turn.row, "item": turn.item}) for number, turn in each if turn.item is not None]
+    ids = [one.owners(owners) for one in planned]
+    turns = [
+        [(turn, turn.row(codec, own)) for turn in one.turns] for one, own in zip(planned, ids, strict=True)
+    ]
+    each = [(number, turn, row) for number, own in enumerate(turns, 1) for turn, row in own]
+    added = [(number, row) for number, turn, row in each if turn.item is None]
+    changed = [(number, {**row, "item": turn.item}) for number, turn, row in each if turn.item is not None]
     dropped = [(number, item) for number, one in enumerate(planned, 1) for item in one.dropped]
-    unread = [(number, item) for number, one in enumerate(planned, 1) for item in one.unindexed]
+    # Unchanged terms are NULL here, and rows with empty terms leave the index.
+    unread = [(number, turn.item) for number, turn, _ in each if turn.terms == "" and turn.item is not None]
+    unread += dropped
     arguments = {
         "talks": [one.stored.talk for one in planned],
         "versions": [one.stored.version for one in planned],
@@ -725,7 +765,7 @@ def _write(planned: Sequence[_Planned], numbers: list[int], ahead: float) -> Ste
         "erased": sorted(at for at in graves.values() if at is not None),
         "purpose": PURPOSE,
         "keys": numbers,
-        "people": sorted({turn.row[name] for _, turn in each for name in _USERS if turn.row[name]}),
+        "people": sorted({row[name] for *_, row in each for name in _Users._fields if row[name]}),
         **_columns("added", added),
         **_columns("changed", changed, "item"),
         "droppedn": [number for number, _ in dropped],
@@ -736,10 +776,15 @@ def _write(planned: Sequence[_Planned], numbers: list[int], ahead: float) -> Ste
     rows = yield from fetch(CHANGE_TURNS if changed or dropped else ADD_TURNS, arguments)
     written: dict[Key, _Stored] = {}
     for number, talk, version, fresh in rows:
-        one = planned[number - 1]
+        one, own = planned[number - 1], ids[number - 1]
         items = {tuple(position): item for item, *position in fresh}
-        turns = {turn.position: turn.stored(turn.item or items[turn.position]) for turn in one.turns}
-        written[one.part.key] = one.written(talk, version, turns)
+        stored = {
+            turn.position: _StoredTurn(
+                items[turn.position] if turn.item is None else turn.item, row["digest"], turn.place
+            )
+            for turn, row in turns[number - 1]
+        }
+        written[one.part.key] = one.written(talk, version, own, stored)
     return written
 
 

@@ -21,6 +21,8 @@ from proxy.memory.archive.statements import (
     INSERT_OWNER,
     INSERT_SECRET,
     MARK_BESIDE,
+    OWNER_ID,
+    RENEW_OWNER,
     SECRETS,
     TEXTS,
     UPDATE_SECRET,
@@ -159,12 +161,24 @@ def owner_arguments(owner: Owner) -> dict[str, object]:
     return {"tenant": id_bytes(owner.tenant), "person": id_bytes(owner.user)}
 
 
+def ensure_owner(owner: Owner) -> Steps[int]:
+    """Returns an owner's row id; inserts the row if it is missing."""
+    arguments = owner_arguments(owner)
+    owner_id = yield from fetch_value(OWNER_ID, arguments)
+    if owner_id is None:
+        owner_id = yield from fetch_value(INSERT_OWNER, arguments)
+    return int(owner_id)
+
+
 def locked_owner(owner: Owner) -> Steps[int]:
     """Returns an owner's row id, and locks the row until the transaction ends, also against an erasure.
 
     A missing row is inserted. Read tombstones after this, so that nothing of an erased user is added.
     """
-    return int((yield from fetch_value(INSERT_OWNER, owner_arguments(owner))))
+    while True:
+        owner_id = yield from ensure_owner(owner)
+        if (yield from fetch_value(RENEW_OWNER, {"owner": owner_id})) is not None:
+            return owner_id
 
 
 def unembed(turns: Iterable[int]) -> Steps[None]:

@@ -41,6 +41,7 @@ INSERT_OWNER: Final = Statement(
     "INSERT INTO turnkeeper_people (tenant, person) VALUES (:tenant, :person)"
     " ON CONFLICT (tenant, person) DO UPDATE SET tenant = excluded.tenant RETURNING id"
 )
+RENEW_OWNER: Final = Statement("UPDATE turnkeeper_people SET tenant = tenant WHERE id = :owner RETURNING id")
 LIST_OWNERS: Final = Statement(
     "SELECT person FROM turnkeeper_people o WHERE tenant = :tenant AND person > :after AND"
     " (EXISTS (SELECT 1 FROM turnkeeper_facts WHERE owner = o.id)"
@@ -216,6 +217,9 @@ SOME_FACTS: Final = Statement(
     "SELECT id, 0, length(blob) FROM turnkeeper_facts WHERE owner = :owner LIMIT :limit"
 )
 FORGET_PASSAGES: Final = Statement("DELETE FROM turnkeeper_passages WHERE owner = :owner")
+FORGET_SESSION_PASSAGES: Final = Statement(
+    f"DELETE FROM turnkeeper_passages WHERE kind = 1 AND talk IN ({_SESSION_IDS})"
+)
 _DELETE_IF_EMPTY: Final = (
     "DELETE FROM turnkeeper_talks WHERE id IN ({})"
     " AND NOT EXISTS (SELECT 1 FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)"
@@ -286,22 +290,25 @@ _RENEW_PASSAGE: Final = (
     "ON CONFLICT (kind, item) DO UPDATE SET owner = excluded.owner, talk = excluded.talk,"
     " place = excluded.place, at = excluded.at, terms = excluded.terms, lexicon = excluded.lexicon,"
     " meant = '' WHERE p.owner <> excluded.owner OR p.talk <> excluded.talk OR p.place <> excluded.place"
-    " OR p.at <> excluded.at OR p.terms <> excluded.terms OR p.lexicon <> excluded.lexicon RETURNING id, item"
+    " OR p.at <> excluded.at OR p.terms <> excluded.terms OR p.lexicon <> excluded.lexicon RETURNING id"
 )
 UPSERT_PASSAGE: Final = Statement(
     "INSERT INTO turnkeeper_passages AS p (owner, kind, item, talk, place, at, terms, lexicon)"
     f" VALUES (:owner, :kind, :item, :talk, :place, :at, :terms, {LEXICON}) {_RENEW_PASSAGE}"
 )
-# Each writes all passages with one statement, because at the beginning of every statement SQLite writes the
+# These two insert all passages with one statement: at the beginning of every statement, SQLite writes the
 # terms that the index has collected.
-_PASSAGES: Final = (
+INSERT_PASSAGES: Final = Statement(
+    "INSERT INTO turnkeeper_passages (owner, kind, item, talk, place, at, terms, lexicon)"
+    f" SELECT t.owner, 1, t.id, t.talk, t.place, t.at, r.value, {LEXICON}"
+    " FROM json_each(:terms) r CROSS JOIN turnkeeper_turns t WHERE t.id = :first + r.key AND r.value <> ''"
+)
+UPSERT_PASSAGES: Final = Statement(
     "INSERT INTO turnkeeper_passages AS p (owner, kind, item, talk, place, at, terms, lexicon)"
     " SELECT json_extract(r.value, '$[0]'), 1, t.id, t.talk, t.place, t.at, json_extract(r.value, '$[2]'),"
     f" {LEXICON} FROM json_each(:rows) r CROSS JOIN turnkeeper_turns t"
-    " WHERE t.id = json_extract(r.value, '$[1]')"
+    f" WHERE t.id = json_extract(r.value, '$[1]') {_RENEW_PASSAGE}, item"
 )
-INSERT_PASSAGES: Final = Statement(_PASSAGES)
-UPSERT_PASSAGES: Final = Statement(f"{_PASSAGES} {_RENEW_PASSAGE}")
 DELETE_PASSAGE: Final = Statement("DELETE FROM turnkeeper_passages WHERE kind = :kind AND item = :item")
 DELETE_PASSAGES: Final = _of_ids("DELETE FROM turnkeeper_passages WHERE kind = :kind AND item IN ({ids})")
 OWNER_SIZE: Final = Statement(
