@@ -88,15 +88,17 @@ def speakers(session: Session, entries: Iterable[Entry]) -> Iterator[str]:
 
 def users_of(session: Session, entries: Iterable[Entry]) -> set[str]:
     """The users of whom a session stores anything; ``entries`` are all of its entries."""
-    facts, shown = session.shown_facts, session.shown_call
     # No properties, for speed: this runs on whole sessions, at each write.
-    users = {entry.asking_user or entry.user for entry in entries} | {session.user}
-    users.update(*[segment.speakers for segment in session.summaries])
-    if facts:
+    users = {entry.asking_user or entry.user or "" for entry in entries}
+    users.add(session.user or "")
+    for segment in session.summaries:
+        users.update(segment.speakers)
+    if facts := session.shown_facts:
         users.add(facts.user)
-    if shown:
-        users.update({shown.user, *shown.speakers})
-    return {user for user in users if user is not None}
+    if shown := session.shown_call:
+        users.update((shown.user, *shown.speakers))
+    users.discard("")
+    return users
 
 
 def call_speakers(session: Session, call: int) -> Iterator[str]:
