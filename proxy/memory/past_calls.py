@@ -144,7 +144,7 @@ class PastCalls(DataHolder):
         return {"profile": len(profile)}
 
     async def erased_since(self, users: Sequence[Owner], at: float) -> Sequence[Owner]:
-        """Returns the users who were erased after ``at``, in seconds since 1970."""
+        """Returns the users erased after ``at``, in seconds since 1970."""
         return await self._records.erased_since(users, at)
 
     async def save(self, user: Owner, call: PastCall, *, at: float) -> UserRecord:

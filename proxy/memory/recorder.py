@@ -357,7 +357,7 @@ class Writer:
     """Applies turns to sessions, writes the sessions, and notifies the listeners.
 
     ``limits`` bound each session, and ``health`` watches the writes under way. ``erased_since`` finds
-    users who were erased: what was said before is not written. ``scales`` are those of the models'
+    erased users: what was said before is not written. ``scales`` are those of the models'
     token counts.
     """
 

@@ -106,7 +106,7 @@ class UserValues(Generic[T]):
         return await self._store.delete(key)
 
     async def erased_since(self, users: Sequence[Owner], at: float) -> list[Owner]:
-        """The users who were erased after ``at``, in seconds since 1970, while that is remembered."""
+        """The users erased after ``at``, in seconds since 1970, while that is remembered."""
         if not await self._has_secret(background=True):
             return []
         return [user for user in users if (await self._store.deleted(self._hashed(user)) or 0.0) > at]

@@ -89,6 +89,12 @@ def prompt_facts(  # noqa: PLR0913 - whose facts, when, and how many
     the head is removed, superseded or expired, or the epoch changes, the head is chosen anew.
     """
     before = session.shown_facts
+    if (
+        not facts
+        and before
+        and (before.user, before.epoch, before.facts, before.news) == (user, epoch, (), ())
+    ):
+        return PromptFacts(before, (), (), zone)  # the fast path for users without facts
     by_id = {fact.id: fact for fact in facts}
     if (
         before is None
