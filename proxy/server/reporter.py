@@ -25,6 +25,9 @@ _MANY: Final = 16
 """This many turns are reported without delay, since they occupy much memory."""
 _SLICE: Final = 0.0008
 """How many seconds turns are reported at a time; with the last turn it is about a millisecond."""
+_SHARE: Final = 8
+"""In each round at least an eighth of the waiting turns is reported: on a full core no more wait than eight
+times as many as end in a round."""
 _log = logging.getLogger("turnkeeper")
 
 
@@ -74,8 +77,12 @@ class TurnReporter:
         self._report(_SLICE)
 
     def _report(self, seconds: float) -> None:
-        """Reports ended turns in order for this many seconds, and the rest in the loop's next round."""
+        """Reports ended turns in order for this many seconds, and an eighth of them at least.
+
+        The loop's next round reports the rest.
+        """
         self._due = None
+        may_wait = len(self._ended) - len(self._ended) // _SHARE
         runtime, with_excerpt = self.runtime, self._traces.retention.with_content
         until = time.perf_counter() + seconds
         while self._ended:
@@ -91,7 +98,7 @@ class TurnReporter:
             log_turn(report, observation, with_text=runtime.log_content)
             if NO_SESSION in report.degraded:
                 self._without_session.add(report.tenant)
-            if time.perf_counter() > until:
+            if time.perf_counter() > until and len(self._ended) <= may_wait:
                 break
         if self._ended:
             self._due = asyncio.get_running_loop().call_soon(self._report_some)
