@@ -9,7 +9,7 @@ from typing import Final, cast
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores import sql
-from proxy.memory.stores.postgres_pool import Connection, PostgresPool, Reads
+from proxy.memory.stores.postgres_pool import Connection, PostgresPool, Reads, SessionWrites
 from proxy.memory.stores.sql import (
     Arguments,
     BoundStatement,
@@ -34,6 +34,8 @@ TIMEOUT: Final = 0.2
 """The time-out in seconds of a command, and of an attempt to connect."""
 _CONNECTIONS: Final = 8
 _FEW_CONNECTIONS: Final = 4
+# The most connections that write sessions at once: reads, for which callers wait, find others free.
+_WRITING: Final = 2
 _SWEEP_EVERY: Final = 60.0
 _SWEPT_AT_ONCE: Final = 50
 # During a backup, the index keeps all former due times of sessions. So it is read from a minute before the
@@ -54,11 +56,11 @@ _TAKE_DUE: Final = Statement(
 def _with_cold(change: Statement) -> Statement:
     """Returns one statement that changes the hot part and appends to the cold part."""
     return Statement(
-        f"WITH changed AS ({change.named} RETURNING id, cold), appended AS ("
+        f"WITH changed AS ({change.named} RETURNING id, version, cold), appended AS ("
         "INSERT INTO turnkeeper_cold (session_id, position, blob)"
         " SELECT changed.id, changed.cold - :count::bigint + added.ordinality - 1, added.entry"
         " FROM changed, unnest(:entries::bytea[]) WITH ORDINALITY AS added (entry, ordinality)"
-        ") SELECT id FROM changed"
+        ") SELECT version FROM changed"
     )
 
 
@@ -82,6 +84,7 @@ class PostgresStore(SqlStore):
         self._deadline = deadline
         size = _CONNECTIONS if deadline < BACKGROUND_DEADLINE else _FEW_CONNECTIONS
         self._pool = PostgresPool(url, timeout=max(TIMEOUT, deadline), size=size)
+        self._writes = SessionWrites(self._pool, _WRITING)
         self.calls = Reads(self._pool)
         """The reads of calls."""
         self._sweep_due = time.monotonic() + _SWEEP_EVERY
@@ -96,11 +99,11 @@ class PostgresStore(SqlStore):
 
     async def write(self, key: Key, put: BlobWrite) -> bool:
         """Writes both parts; an expired session in the way costs further round trips."""
-        arguments = _arguments(key, put)
+        arguments = _arguments(key, put) | {"now": wall_time()}
         if time.monotonic() >= self._sweep_due:
             self._sweep_due = time.monotonic() + _SWEEP_EVERY
             self._pool.begin(_sweep)
-        if await self.fetch(_REPLACE if put.version else _CREATE, arguments):
+        if await self._writes.change(_REPLACE if put.version else _CREATE, arguments):
             return True
         if await self.fetch(sql.ERASED_SINCE, arguments):
             raise SessionDeleted("The session was deleted.")

@@ -1,4 +1,4 @@
-"""Connections to a PostgreSQL server that may be down, slow or empty, and reads that share a statement.
+"""Connections to a PostgreSQL server that may be down, slow or empty, and statements that share one.
 
 Tables are created and migrated while other servers use them. Each migration is its own transaction, which
 gives up if it does not get a lock at once. Indexes are created and dropped concurrently, by one process, once
@@ -9,8 +9,10 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import lru_cache, partial
+from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -39,6 +41,9 @@ Connection = Any  # asyncpg has no type hints
 Work = Callable[[Connection], Awaitable[T]]
 Rows = list[tuple[Any, ...]]
 _Batch = dict[Statement, list[Arguments]]
+_Limit = AbstractAsyncContextManager[Any]
+
+_UNLIMITED: Final = contextlib.nullcontext()
 
 _STATEMENTS: Final = 100
 # By this time callers have stopped waiting, and a server that works has answered.
@@ -94,11 +99,14 @@ class PostgresPool:
         """
         return await self.result(self.begin(work), within)
 
-    def begin(self, work: Work[T]) -> asyncio.Task[T]:
-        """Starts ``work`` in a task, and returns that. Raises StoreError if the pool is closed."""
+    def begin(self, work: Work[T], limit: _Limit = _UNLIMITED) -> asyncio.Task[T]:
+        """Starts ``work`` in a task, and returns that. Raises StoreError if the pool is closed.
+
+        ``limit`` is entered before a connection is taken.
+        """
         if self._closed:
             raise StoreError("The memory has been closed.")
-        return self._start(self._carry_out(work))
+        return self._start(self._carry_out(work, limit))
 
     async def result(self, task: asyncio.Task[T], within: float | None = None) -> T:
         """Returns the result of a task from ``begin``. Raises what ``run`` raises."""
@@ -123,12 +131,12 @@ class PostgresPool:
         task.add_done_callback(retrieve_exception)
         return task
 
-    async def _carry_out(self, work: Work[T]) -> T:
+    async def _carry_out(self, work: Work[T], limit: _Limit) -> T:
         try:
             if self._opening is None or (self._opening.done() and not _succeeded(self._opening)):
                 self._opening = self._start(self._open())
             pool = await asyncio.shield(self._opening)
-            async with pool.acquire(timeout=self._timeout) as connection:
+            async with limit, pool.acquire(timeout=self._timeout) as connection:
                 return await work(connection)
         except FAILURES as error:
             raise _failure(error) from error
@@ -310,33 +318,49 @@ async def _applied(connection: Connection) -> list[str]:
     return [row["name"] for row in await connection.fetch(APPLIED, timeout=_MIGRATION_WAIT)]
 
 
-# --- reads
+# --- statements that share a connection
 
 
-class Reads:
-    """Reads of a few rows by their keys; reads that wait for a connection together share one statement."""
+class _Sharing:
+    """Statements that wait for a connection together are carried out together."""
 
-    def __init__(self, pool: PostgresPool) -> None:
+    def __init__(self, pool: PostgresPool, limit: _Limit = _UNLIMITED) -> None:
         self._pool = pool
+        self._limit = limit
         self._batch: _Batch = {}
-        self._task: asyncio.Task[Mapping[Statement, Sequence[Rows]]] | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    def _waiting(self) -> tuple[_Batch, asyncio.Task[Any]]:
+        """Returns the rows of arguments that wait for a connection, by statement, and their task."""
+        if self._task is None or self._task.done():
+            self._batch = {}
+            self._task = self._pool.begin(partial(self._begin, self._batch), self._limit)
+        return self._batch, self._task
+
+    async def _begin(self, batch: _Batch, connection: Connection) -> Any:
+        self._task = None  # later statements are the next batch
+        return await self._carry_out(batch, connection)
+
+    async def _carry_out(self, batch: _Batch, connection: Connection) -> Any:
+        raise NotImplementedError
+
+
+class Reads(_Sharing):
+    """Reads of a few rows by their keys; reads that wait for a connection together share one statement."""
 
     async def fetch(self, *steps: BoundStatement | Each, within: float | None = None) -> list[Any]:
         """Returns the rows of each step. Raises StoreError, after ``within`` seconds at the latest."""
-        if self._task is None or self._task.done():
-            self._batch = {}
-            self._task = self._pool.begin(partial(self._carry_out, self._batch))
+        batch, task = self._waiting()
         places = []
         for step in steps:
-            rows = self._batch.setdefault(step.statement, [])
+            rows = batch.setdefault(step.statement, [])
             own = step.rows if isinstance(step, Each) else (step.arguments,)
             places.append(slice(len(rows), len(rows) + len(own)) if isinstance(step, Each) else len(rows))
             rows += own
-        replies = await self._pool.result(self._task, within)
+        replies = await self._pool.result(task, within)
         return [replies[step.statement][place] for step, place in zip(steps, places, strict=True)]
 
     async def _carry_out(self, batch: _Batch, connection: Connection) -> Mapping[Statement, Sequence[Rows]]:
-        self._task = None  # later reads are the next batch
         steps = [
             Each(statement, rows) if len(rows) > 1 else BoundStatement(statement, rows[0])
             for statement, rows in batch.items()
@@ -346,6 +370,40 @@ class Reads:
             step.statement: reply if isinstance(step, Each) else [reply]
             for step, reply in zip(steps, replies, strict=True)
         }
+
+
+class SessionWrites(_Sharing):
+    """Writes of sessions; those that wait for a connection together share a transaction and a round trip.
+
+    Each statement changes one session, and returns its new version if it did. At most ``connections`` are
+    used at a time.
+    """
+
+    def __init__(self, pool: PostgresPool, connections: int) -> None:
+        super().__init__(pool, asyncio.Semaphore(connections))
+
+    async def change(self, statement: Statement, arguments: Arguments) -> bool:
+        """Returns whether the session was changed. Raises StoreError."""
+        batch, task = self._waiting()
+        batch.setdefault(statement, []).append(arguments)
+        try:
+            versions = await self._pool.result(task)
+        except StoreError as error:
+            if batch == {statement: [arguments]} or not isinstance(error.__cause__, asyncpg.PostgresError):
+                raise
+            # What the server refused may be another session.
+            versions = await self._pool.run(partial(self._carry_out, {statement: [arguments]}))
+        return arguments["fresh"] in versions
+
+    async def _carry_out(self, batch: _Batch, connection: Connection) -> Collection[object]:
+        """Returns the new versions."""
+        versions = set()
+        for statement, rows in batch.items():
+            # Transactions that lock sessions in the same order cannot wait for each other in a circle.
+            rows.sort(key=itemgetter("tenant", "session"))
+            for (version,) in await connection.fetchmany(statement.numbered, map(statement.in_order, rows)):
+                versions.add(version)
+        return versions
 
 
 async def fetch_all(connection: Connection, steps: Sequence[BoundStatement | Each]) -> list[Any]:
