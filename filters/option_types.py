@@ -116,10 +116,10 @@ def template_with(*names: str, required: Collection[str] = ()) -> AfterValidator
         fields = names_in(text)
         for name in fields:
             if name not in names and not (STATE in names and _STATE_NAME.fullmatch(name)):
-                raise ValueError(f"{{{name}}} is no name for this template; available: {_listed(names)}")
+                raise ValueError(f"{{{name}}} is not a name in this template; available: {_listed(names)}")
         missing = [name for name in required if name not in fields]
         if missing:
-            raise ValueError(f"the template must hold {_listed(missing)}")
+            raise ValueError(f"the template must contain {_listed(missing)}")
         return text
 
     return AfterValidator(check)
@@ -149,7 +149,7 @@ def _pieces(text: str) -> list[tuple[str, str | None, str | None, str | None]]:
     try:
         return list(Formatter().parse(text))
     except ValueError:
-        raise ValueError("a brace stands alone; write {{ or }} where the brace itself is meant") from None
+        raise ValueError("unpaired brace; write {{ or }} for a literal brace") from None
 
 
 def _listed(names: Collection[str]) -> str:

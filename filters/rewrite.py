@@ -49,7 +49,7 @@ class Replacement(BaseModel):
                 size += sum(map(len, replaced))
                 if size > _MAX_ADDED:
                     raise ValueError(
-                        f"what replaces {self.pattern!r} in a text has over {_MAX_ADDED} characters"
+                        f"the replacements of {self.pattern!r} in a text exceed {_MAX_ADDED} characters"
                     )
             return "".join([*parts, text[end:]]) if parts else text
 

@@ -21,9 +21,9 @@ def _is_format(text: str) -> str:
     directives = _DIRECTIVE.findall(text)
     unknown = [directive for directive in directives if directive not in _KNOWN]
     if unknown:
-        raise ValueError(f"'%{unknown[0]}' is no directive of strftime")
+        raise ValueError(f"'%{unknown[0]}' is not a directive of strftime")
     if set(directives) <= {"%"}:
-        raise ValueError("the format holds no directive of strftime, such as %H or %M")
+        raise ValueError("the format contains no directive of strftime, such as %H or %M")
     datetime.now(UTC).strftime(text)  # not every platform knows every directive
     return text
 

@@ -77,10 +77,12 @@ class UserContext(RequestFilter):
     @model_validator(mode="after")
     def _does_something(self) -> Self:
         if not self._names:
-            raise ValueError("the template holds no name, such as {user}")
+            raise ValueError("the template contains no name, such as {user}")
         unused = [name for name in self.otherwise if name not in self._names]
         if unused:
-            raise ValueError(f"'otherwise' has a text for {{{unused[0]}}}, which the template does not hold")
+            raise ValueError(
+                f"'otherwise' has a text for {{{unused[0]}}}, which the template does not contain"
+            )
         return self
 
     @cached_property

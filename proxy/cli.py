@@ -59,7 +59,7 @@ def main() -> None:
         if error.errno not in _UNWRITABLE:
             raise
         if error.errno != errno.EPIPE:
-            typer.echo(f"Nothing more can be written here: {error.strerror}", err=True)
+            typer.echo(f"The output cannot be written: {error.strerror}", err=True)
         # The interpreter would try to write the rest when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -23,7 +23,7 @@ def compiled(pattern: str) -> Any:
     try:
         return re2.compile(pattern, options)
     except re2.error as error:
-        raise ValueError(f"{pattern!r} is no pattern of RE2: {_message(error)}") from None
+        raise ValueError(f"{pattern!r} is not a valid RE2 pattern: {_message(error)}") from None
 
 
 def _is_pattern(pattern: str) -> str:

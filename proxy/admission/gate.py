@@ -61,12 +61,14 @@ class Keys(msgspec.Struct, frozen=True):
             return cls()
         entries = [entry for entry in map(str.strip, text.split(",")) if entry]
         if not entries:  # commas alone are no wish to need no keys
-            raise ValueError(f"there are commas, and no key; write {_FORMAT}, or nothing")
+            raise ValueError(f"there are commas, but no key; write {_FORMAT}, or nothing")
         keys = tuple(_parse_key(number, entry) for number, entry in enumerate(entries, 1))
         first: dict[bytes, int] = {}
         for number, key in enumerate(keys, 1):
             if first.setdefault(key.digest, number) != number:
-                raise ValueError(f"keys {first[key.digest]} and {number}: two entries cannot have one secret")
+                raise ValueError(
+                    f"keys {first[key.digest]} and {number} have the same secret; give each its own"
+                )
         return cls(keys)
 
     def find(self, secret: str) -> ApiKey | None:
@@ -108,11 +110,11 @@ class Keys(msgspec.Struct, frozen=True):
         key = self.match(headers)
         if key is None:
             raise Unauthorized(
-                "Send a key's secret as 'Authorization: Bearer <secret>': what stands behind 'name:' in"
+                "Send the secret of a key as 'Authorization: Bearer <secret>': the part after 'name:' in"
                 " TURNKEEPER_KEYS."
             )
         if key.scope == "chat" and not path.startswith(_FOR_ALL_KEYS):
-            raise Forbidden("This key may chat, and nothing else.", code="insufficient_scope")
+            raise Forbidden("This key is for chat completions only.", code="insufficient_scope")
         return key.tenant
 
 
@@ -143,9 +145,11 @@ def _parse_key(number: int, entry: str) -> ApiKey:
         allowed = "the name of 1 to 64 letters, digits, '.', '_' or '-'"
         raise ValueError(f"key {number}: write {_FORMAT}, {allowed}")
     if not _SECRET.fullmatch(secret):
-        raise ValueError(f"key {number}: a secret has no spaces, and no characters beyond ASCII")
+        raise ValueError(f"key {number}: a secret must not contain spaces or characters beyond ASCII")
     if scope not in _SCOPES:
-        raise ValueError(f"key {number}: after a second ':' write 'chat'; a secret has no ':' and no ','")
+        raise ValueError(
+            f"key {number}: after a second ':' write 'chat'; a secret must not contain ':' or ','"
+        )
     return ApiKey(name, _digest(secret), _SCOPES[scope], len(secret) < _SHORT)
 
 
@@ -159,7 +163,7 @@ def check_host(headers: Mapping[str, str]) -> None:
     # A page in a browser of this machine can reach loopback under its own name (DNS rebinding).
     if host is not None and not is_loopback_name(host):
         advice = "set TURNKEEPER_KEYS to be called by other names"
-        raise Forbidden(f"'{host[:80]}' is no loopback name; {advice}.", code="host_not_allowed")
+        raise Forbidden(f"'{host[:80]}' is not a loopback name; {advice}.", code="host_not_allowed")
 
 
 def is_loopback_address(host: str) -> bool:

@@ -118,9 +118,7 @@ class JobCircuit:
             self.failed(session, failures.reason, retry_after=failures.retry_after)
         if failures.count == _REPEATED and not self.failing and _now() >= self._silent_until:
             self._silent_until = _now() + _SESSIONS_LOGGED_EVERY
-            _log.warning(
-                "%s: a session fails by itself (%s); it holds up no other", self.job, failures.reason
-            )
+            _log.warning("%s: a single session fails (%s); the others continue", self.job, failures.reason)
 
     def failed(self, session: Hashable, reason: str, *, retry_after: float = 0.0) -> None:
         """Records a failure of the model, which asks for a pause of ``retry_after`` seconds."""

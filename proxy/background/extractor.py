@@ -134,7 +134,7 @@ class Extractor:
         model.
         """
         models = dict.fromkeys(name for name in (self._model or last, self._fallback) if name)
-        failure: Exception = NoModel("No model is named for facts.")
+        failure: Exception = NoModel("No model is configured for facts.")
         prompt = self._prompt(utterances, facts)
         for model in models:
             try:
@@ -246,4 +246,4 @@ def _parsed(answer: str) -> list[Any]:
         except (msgspec.DecodeError, RecursionError):
             continue
         return facts.facts if isinstance(facts, _Answer) else facts
-    raise InvalidFacts("The model's answer is no list of facts.")
+    raise InvalidFacts("The model's answer is not a list of facts.")

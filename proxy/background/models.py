@@ -151,7 +151,7 @@ def answer_text(content: bytes) -> str:
     for token in _END_TOKENS:
         text = text.removesuffix(token).rstrip()
     if not text:
-        raise (EmptyAnswer if answer.finished else UpstreamBroken)("The model said nothing.")
+        raise (EmptyAnswer if answer.finished else UpstreamBroken)("The model's answer is empty.")
     if not answer.finished or _THOUGHT.match(text):
         raise TruncatedAnswer("The model's answer broke off.")
     return text
@@ -240,11 +240,11 @@ class HttpEmbedder(_TextModel):
         lines = (await self._client.post("/embeddings", body, _Embeddings)).data
         places = [place if line.index is None else line.index for place, line in enumerate(lines)]
         if sorted(places) != list(range(len(texts))):
-            raise UpstreamBroken("The embeddings are not one for each text.")
+            raise UpstreamBroken("The number of embeddings is not the number of texts.")
         try:
             vectors = {place: normalize(line.embedding) for place, line in zip(places, lines, strict=True)}
         except (ValueError, OverflowError):
-            raise UpstreamBroken("An embedding is no vector.") from None
+            raise UpstreamBroken("An embedding is not a vector.") from None
         return [vectors[place] for place in range(len(texts))]
 
 

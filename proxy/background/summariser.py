@@ -179,7 +179,7 @@ class Summariser:
             except UpstreamError as error:
                 failures[str(error)] = error
         if not failures:
-            raise NoSummaryModel("No model is named for summaries.")
+            raise NoSummaryModel("No model is configured for summaries.")
         *_, last_failure = failures.values()
         unusable = any(isinstance(failure, UnusableAnswer) for failure in failures.values())
         kind = InvalidSummary if unusable else SummaryFailed
@@ -196,11 +196,11 @@ class Summariser:
                 raise
             return "\n".join([await self._write(half, model) for half in halves])
         if in_text(text) > min(max(prompt.size, 40), _MOST_TOKENS):
-            raise InvalidSummary("The model's notes are longer than what they stand for.")
+            raise InvalidSummary("The model's summary is longer than the text that it replaces.")
         data, task = _ESCAPE.sub(" ", prompt.data), f"{_TASK} {prompt.task} {_KEYS}"
         if not await asyncio.to_thread(is_about, text, data, task):
             raise InvalidSummary(
-                "The model's notes share no name, number or rare words with what they stand for."
+                "The model's summary shares no name, number or rare word with the text that it replaces."
             )
         return text
 

@@ -33,25 +33,26 @@ Tenant = Annotated[
 ]
 
 _NOT_SHARED: Final = (
-    "Sessions are kept in the server's own process (memory:), which a command cannot see. Ask the server:"
+    "Sessions are stored in the server's own process (memory:), which a command cannot read. Ask the server:"
     " GET /v1/memory/users/ID/export, DELETE /v1/memory/users/ID or /v1/memory/sessions/ID."
 )
 _OTHER_FOLDER: Final = "Run this in the server's folder, with its configuration and environment."
 _SERVERS_UNAWARE: Final = (
-    "Servers that run have not heard of this: the turns that they keep for the web page go"
-    " when newer ones come, or by DELETE /v1/memory/users/ID or /v1/memory/sessions/ID to each of them."
+    "Running servers do not know of this: the turns that they keep for the web page are deleted"
+    " when newer ones come, or by DELETE /v1/memory/users/ID or /v1/memory/sessions/ID to each server."
 )
 _UNREADABLE: Final = (
-    "All that can be read of them is removed. These cannot be read, and may hold words of theirs:"
+    "All readable data of this user was deleted. These sessions cannot be read, and may contain the user's"
+    " words:"
 )
 _UNREADABLE_ADVICE: Final = (
-    "Give back the key that they were encrypted with, or remove each by 'turnkeeper forget --session ID', or"
-    " wait until they expire; then say this again."
+    "Restore the key that they were encrypted with, or delete each by 'turnkeeper forget --session ID', or"
+    " wait until they expire; then repeat this command."
 )
 
 _UNUSED: Final = (
-    "No model is shown these documents: no pipeline has the step 'recall' under 'request:', or the tool"
-    " 'memory_recall'. In the shipped configuration 'recall' stands ready to be uncommented"
+    "No model gets these documents: no pipeline has the step 'recall' under 'request:', or the tool"
+    " 'memory_recall'. The shipped configuration has 'recall' in a comment."
 )
 
 documents = typer.Typer(help="Manage the documents that the filter 'recall' quotes.", no_args_is_help=True)
@@ -197,7 +198,9 @@ def add(paths: Paths, *, config: ConfigOption, tenant: Tenant = "") -> None:
         is_deleted = name not in files and in_folder and not Path(name).exists()
         if name in errors or is_deleted:
             command = f"turnkeeper documents remove {shlex.quote(name)}"
-            typer.echo(f"{name}: what it said before is still told; it goes with: {command}", err=True)
+            typer.echo(
+                f"{name}: the stored text of this document is still used; to remove it: {command}", err=True
+            )
     if errors or not files:
         raise typer.Exit(1)
 

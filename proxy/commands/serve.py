@@ -135,7 +135,7 @@ def shown_address(url: str) -> str:
 # --- the worker
 
 _NOT_SHARED: Final = (
-    "sessions are kept in the server's own process (memory:), which does what there is to do itself;"
+    "sessions are kept in the server's own process (memory:), which does the background work itself;"
     " set MEMORY_URL to a place that both can reach."
 )
 
@@ -157,7 +157,7 @@ def _load(config: Path) -> tuple[Settings, Runtime]:
     settings = load_configured(config)
     runtime = build_runtime(settings, os.environ)
     if settings.memory is None or runtime.worker is None:
-        raise ConfigError(f"{config}: nothing is remembered, so there is nothing to do; set 'memory:'.")
+        raise ConfigError(f"{config}: nothing is stored, so a worker has nothing to do; set 'memory:'.")
     if settings.memory.sessions.get_secret_value() == "memory:":
         raise ConfigError(f"{config}: {_NOT_SHARED}")
     return settings, runtime

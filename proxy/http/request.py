@@ -226,7 +226,7 @@ def _decompress(body: bytes, encoding: str, limit: BodyLimit) -> bytes:
         try:
             data = decompressor.decompress(body, limit.size + 1)
         except zlib.error as error:
-            raise RequestError(f"The body is not what its Content-Encoding says: {error}.") from None
+            raise RequestError(f"The body does not match its Content-Encoding: {error}.") from None
         if len(data) > limit.size:
             raise limit.error()
         if not decompressor.eof:

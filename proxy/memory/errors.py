@@ -42,7 +42,7 @@ class WriteConflict(StoreError):
     """Other writers of a session win every time."""
 
     def __init__(self) -> None:
-        super().__init__("others are writing this session")
+        super().__init__("other requests are writing this session")
 
 
 class TurnTooLong(StoreError):
@@ -64,7 +64,7 @@ class UnreadableSessions(StoreError):
         more = len(sessions) - _MAX_NAMES
         names = ", ".join(sessions[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
         count = "1 session" if len(sessions) == 1 else f"{len(sessions)} sessions"
-        super().__init__(f"{count} cannot be read and may hold words of theirs: {names}")
+        super().__init__(f"{count} cannot be read and may contain the user's words: {names}")
 
 
 class NoModel(Exception):

@@ -150,7 +150,7 @@ def with_summaries(session: Session, carried: Sequence[Summary]) -> Session:
     for one in carried:
         start, stop = stop, stop + one.messages
         if stop > len(session.entries):
-            raise ValueError("they stand for more messages than there are")
+            raise ValueError("they cover more messages than there are")
         entries = session.entries[start:stop]
         end = entries[-1].turn_ref if entries else end
         segments.append(

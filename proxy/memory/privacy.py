@@ -154,7 +154,7 @@ class SessionHolder:
             except StoreError as error:
                 errors.append(error)
         if errors:
-            raise StoreError(f"{len(errors)} sessions are left that may hold words of theirs: {errors[0]}")
+            raise StoreError(f"{len(errors)} sessions remain that may contain the user's words: {errors[0]}")
         if unreadable:
             raise UnreadableSessions(unreadable)
         return {"sessions": count, **begun}

@@ -183,7 +183,7 @@ class Recorder:
 
         ``at`` is the time of the change, in seconds since 1970. Raises StoreError.
         """
-        error = StoreError("others are writing this session")
+        error = StoreError("other requests are writing this session")
         until = time.monotonic() + _REVISE_WITHIN
         while time.monotonic() < until:
             try:

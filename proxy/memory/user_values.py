@@ -125,7 +125,7 @@ class UserValues(Generic[T]):
             if await self._store.write(key, BlobWrite(blob, version, ttl(changed), at=at, background=True)):
                 return True
             await asyncio.sleep(random.uniform(0, _MAX_PAUSE))  # noqa: S311 - so that two writers part
-        raise StoreError("others are writing what is kept of this user")
+        raise StoreError("other requests are writing this user's data")
 
     async def _load(self, key: Key, *, background: bool) -> tuple[T, int]:
         stored = await self._store.read(key, background=background)

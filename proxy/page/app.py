@@ -122,7 +122,7 @@ async def _log_in(request: PageRequest) -> Response:
     key = request.runtime.keys.find(request.form.get("key", "").strip())
     if key is None or key.scope != "all":
         await asyncio.sleep(_WRONG_KEY_DELAY)
-        wrong = "This key may only chat: use one that may do more." if key else "Unknown key."
+        wrong = "This key is for chat completions only: use one without ':chat'." if key else "Unknown key."
         return await request.page("login.html", "", status=403 if key else 401, wrong=wrong)
     response = redirect("")
     set_cookie(response, SIGNED, sign(key, now=time.time()), request.headers, LASTS)

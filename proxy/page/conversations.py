@@ -318,7 +318,7 @@ def _editable_line(request: PageRequest, session: Session) -> TranscriptLine:
     position = _position(request.params["position"], -1)
     index = position - session.cold_count
     if not 0 <= index < len(session.entries):
-        raise NotFound("This turn is not there, or too old to be edited.")
+        raise NotFound("This turn does not exist, or is too old to be edited.")
     (line,) = lines_of([], [session.entries[index]], position)
     if not line.editable:
         raise NotFound("This turn has no words of its own that could be edited.")

@@ -72,7 +72,7 @@ class DraftProcesses:
 
     async def _run(self, trial: Trial) -> bytes:
         if self._closed:
-            raise ShuttingDown("Turnkeeper is going away; try again.")
+            raise ShuttingDown("Turnkeeper is shutting down; try again.")
         process = self._take()
         try:
             is_result, data = await process.run(trial)
@@ -81,7 +81,7 @@ class DraftProcesses:
             if not isinstance(error, OSError | EOFError):
                 raise
             if self._closed:
-                raise ShuttingDown("Turnkeeper is going away; try again.") from None
+                raise ShuttingDown("Turnkeeper is shutting down; try again.") from None
             raise TurnkeeperError("The process that tried this draft was killed; try again.") from None
         self._processes[process] = asyncio.get_running_loop().call_later(_IDLE, self._end, process)
         if not is_result:

@@ -97,7 +97,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     def memory(self) -> Memory:
         """The memory; raises NotFound where there is none."""
         if self.runtime.memory is None:
-            raise NotFound("Nothing is remembered here: the configuration has no 'memory:'.")
+            raise NotFound("There is no memory here: the configuration has no 'memory:'.")
         return self.runtime.memory
 
     @property

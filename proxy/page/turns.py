@@ -66,7 +66,7 @@ _CURL: Final = """curl -sN "$UPSTREAM_BASE_URL/chat/completions" \\
   -H "Authorization: Bearer $UPSTREAM_API_KEY" -H 'Content-Type: application/json' \\
   -d '{body}'
 """
-_KEPT: Final = "the newest are, as many as 'traces.keep' says"
+_KEPT: Final = "only the newest are, as many as 'traces.keep' says"
 _TRIES: Final = "asked"
 # In bytes of a request and its answer: rendering more would delay calls, and nobody reads it.
 _LARGEST_SHOWN: Final = 4_000_000
@@ -174,7 +174,7 @@ async def _run(request: PageRequest) -> Response:
     if trace is None:
         return _try_another_process(request, "run", status=307)
     if trace.content is None:
-        raise NotFound(f"What was said in this turn is not kept; {_KEPT}.")
+        raise NotFound(f"The words of this turn are not kept; {_KEPT}.")
     if request.form.get("load"):
         return await _answer(request, trace)
     choices = _choices(request, trace)

@@ -69,7 +69,7 @@ def check_form(viewer: Viewer, headers: Mapping[str, str], token: str) -> None:
     """Raises Forbidden for a form that does not come from one of our pages."""
     foreign = headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}
     if foreign or viewer.nonce or not hmac.compare_digest(token.encode(), viewer.token.encode()):
-        raise Forbidden("This form is not from here, or too old; go back, reload the page and try again.")
+        raise Forbidden("This form is from another site, or too old; go back, reload the page and try again.")
 
 
 def set_cookie(

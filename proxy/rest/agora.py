@@ -103,7 +103,7 @@ def _decode(body: bytes) -> WebhookEvent:
     try:
         return _decoder.decode(msgspec.json.encode(fields))
     except (msgspec.DecodeError, RecursionError):
-        raise RequestError(f"The body is no webhook event; send {_EXAMPLE}.") from None
+        raise RequestError(f"The body is not a webhook event; send {_EXAMPLE}.") from None
 
 
 def _change_of(event: WebhookEvent, now: float, redaction: WindowRedaction) -> WebhookChange | None:

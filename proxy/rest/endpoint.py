@@ -85,7 +85,7 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
             return after, PAGE
         digits = text.lstrip("0")
         if not (digits and text.isascii() and text.isdigit()):
-            raise RequestError("'limit' must be a number from 1 on.", param="limit")
+            raise RequestError("'limit' must be an integer of at least 1.", param="limit")
         return after, min(int(digits[:9]), LARGEST_PAGE)
 
     @property

@@ -50,7 +50,7 @@ class Engine:
     ) -> None:
         """Speaks a text; raises ValueError for one of more than 512 bytes."""
         if len(text.encode()) > LONGEST_SPEECH:
-            raise ValueError(f"an engine says {LONGEST_SPEECH} bytes at once, and no more")
+            raise ValueError(f"'text' must have at most {LONGEST_SPEECH} bytes")
         await self._ask("POST", agent, "speak", {"text": text, "priority": priority})
 
     async def interrupt(self, agent: str) -> None:

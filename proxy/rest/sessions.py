@@ -142,7 +142,7 @@ async def _create(request: ApiRequest) -> Response:
     hot, cold = await _split(memory, session)
     write = SessionWrite(hot, 0, memory.writer.limits.ttl, cold, background=True)
     if not await memory.store.save(key, write):
-        raise Conflict(f"There is a session '{name}' already.", param="id")
+        raise Conflict(f"The session '{name}' already exists.", param="id")
     memory.writer.notify(key, hot)
     return long_response({"id": name, **await asyncio.to_thread(session_fields, session)}, status=201)
 
@@ -228,7 +228,7 @@ async def _summarize(request: ApiRequest) -> Response:
     """Summarises the session, or the messages in the body, which need no session, and waits for it."""
     memory, key = request.memory, request.key
     if not memory.writer.limits.summaries:
-        raise NotFound("Nothing is summarised here; set 'memory.summaries'.", code="summaries_off")
+        raise NotFound("There are no summaries here; set 'memory.summaries'.", code="summaries_off")
     options, messages = await asyncio.to_thread(_summary_options, await request.body())
     if messages is None:
         await _read_or_404(memory, key)

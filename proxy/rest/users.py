@@ -52,7 +52,7 @@ _LONGEST_LINE: Final = 10_000
 
 def _not_blank(text: str) -> str:
     if not text.strip():
-        raise ValueError("write a fact; blanks are none")
+        raise ValueError("write a fact that is not blank")
     return text
 
 
@@ -150,9 +150,9 @@ async def forget_user(runtime: Runtime, owner: Owner) -> None:
         await runtime.privacy.forget(owner)
     except UnreadableSessions as error:
         raise SessionsUnreadable(
-            f"All that can be read of them is removed, but {error}. Give back the key that they were"
+            f"All readable data of this user was deleted, but {error}. Restore the key that they were"
             " encrypted with, or delete each (DELETE /v1/memory/sessions/{id}), or wait until they expire;"
-            " then ask again.",
+            " then repeat the request.",
             error.sessions,
         ) from None
 
@@ -201,7 +201,7 @@ async def _create_fact(request: ApiRequest) -> Response:
     if new.replaces is not None and await facts.find(owner, new.replaces) is None:
         raise RequestError("'replaces' names no fact of this user.", param="replaces")
     if new.until is not None and new.until <= wall_time():
-        raise RequestError("'until' must be a time to come, in seconds since 1970.", param="until")
+        raise RequestError("'until' must be a time in the future, in seconds since 1970.", param="until")
     draft = FactDraft(**new.model_dump())
     return json_response(_fact_fields(await facts.add(owner, draft)), status=201)
 

@@ -130,7 +130,7 @@ class App(ServerState):
             if reply.disconnected and task and not task.uncancel():
                 reply.observation.report.outcome = "hangup"
             elif self.phase == "draining":
-                await reply.fail(ShuttingDown("Turnkeeper is going away; ask again."))
+                await reply.fail(ShuttingDown("Turnkeeper is shutting down; try again."))
             else:
                 raise error
         elif isinstance(error, ClientDisconnected):

@@ -168,7 +168,7 @@ class Bus:
         if missed and tries:
             asyncio.get_running_loop().call_later(_PAUSE, self._retry, data, missed, tries - 1)
         elif missed:
-            _log.error("What was forgotten here may still be kept by %d other processes", len(missed))
+            _log.error("%d other processes may still have data that was deleted here", len(missed))
 
     def read(self, callback: Callable[[BusMessage], None]) -> None:
         """Calls ``callback`` with up to 100 messages from the inbox."""

@@ -168,7 +168,7 @@ class HostBus:
             except ValueError:  # too large
                 return None
         if tries == _RELIABLE_TRIES:
-            _log.error("What was forgotten here may still be kept by other hosts")
+            _log.error("Other hosts may still have data that was deleted here")
         return None
 
     def _on_joined(self) -> None:

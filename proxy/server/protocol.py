@@ -114,7 +114,7 @@ class Protocol(asyncio.Protocol, Client):
                 if self._head_size > LARGEST_HEAD:
                     self._fail_head()
         except httptools.HttpParserError:
-            self._refuse(self._error or RequestError("This is no HTTP/1 request.", code="invalid_http"))
+            self._refuse(self._error or RequestError("This is not an HTTP/1 request.", code="invalid_http"))
         else:
             if self._due is None and (self._in_head or self._arriving is not None):
                 self._wait(HEAD_TIMEOUT if self._in_head else BODY_TIMEOUT)
@@ -358,7 +358,9 @@ class Protocol(asyncio.Protocol, Client):
         hosts = ("host" in self._headers) + self._repeated.count("host")
         coding = self._headers.get("transfer-encoding")
         if hosts > 1 or (hosts == 0 and version == "1.1"):
-            self._error = RequestError(f"'Host' must be there once; {hosts} came.", code="invalid_http")
+            self._error = RequestError(
+                f"'Host' must be sent exactly once; it was sent {hosts} times.", code="invalid_http"
+            )
         elif coding is not None and (
             coding.strip().lower() != "chunked" or "transfer-encoding" in self._repeated
         ):
@@ -373,7 +375,7 @@ class Protocol(asyncio.Protocol, Client):
         raise httptools.HttpParserError
 
     def _fail_ahead(self) -> NoReturn:
-        self._error = RequestError("Too much was sent ahead of the answers; wait for them.")
+        self._error = RequestError("Too much was sent before the answers; wait for them.")
         raise httptools.HttpParserError
 
     def _wait(self, seconds: float) -> None:

@@ -81,7 +81,9 @@ class Reload:
                     if attrgetter(name)(settings) != attrgetter(name)(self._first)
                 ]
                 if differs:
-                    _log.warning("%s: a change of %s wants a restart", self._path, ", ".join(differs))
+                    _log.warning(
+                        "%s: a change of %s takes effect only after a restart", self._path, ", ".join(differs)
+                    )
                 _log.info("The configuration was read again: %s", self._path)
                 self.broadcast()
             # Files that only the new configuration names were read just now.
@@ -126,7 +128,7 @@ def read_again(read: Callable[[], T], own: logging.Logger = _log) -> T | None:
     try:
         return read()
     except ConfigError as error:
-        own.error("The configuration stays as it was:\n%s", error.message)
+        own.error("The new configuration is not used, because it has errors:\n%s", error.message)
     except (Exception, SystemExit):  # noqa: BLE001 - a user's own filter may raise anything
-        own.exception("The configuration stays as it was; the new one could not be read")
+        own.exception("The new configuration is not used, because it could not be read")
     return None

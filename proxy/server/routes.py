@@ -99,7 +99,7 @@ class Routes:
             try:
                 response = await endpoint(api_request)
             except WriteConflict:
-                raise Conflict("Others are writing this session; try again.") from None
+                raise Conflict("Other requests are writing this session; try again.") from None
             except Unreadable:
                 raise MemoryUnavailable(CANNOT_BE_READ) from None
             except StoreError:

@@ -74,7 +74,7 @@ def _upstream_warnings(settings: Settings) -> Warnings:
             message = "no key is sent to an upstream on another machine; set api_key, or forward_key"
             yield (*at, "api_key"), message
         if is_remote and has_key and address.scheme == "http":
-            yield (*at, "base_url"), "a key goes to another machine without encryption; write https"
+            yield (*at, "base_url"), "a key is sent to another machine without encryption; write https"
         if _BRACELESS.fullmatch(key):
             yield (*at, "api_key"), "without braces this is text, not a variable; write ${NAME}"
         if upstream.first_token >= upstream.total:
@@ -84,18 +84,18 @@ def _upstream_warnings(settings: Settings) -> Warnings:
         kind = provider_at(host, address.port)
         if kind and upstream.accepts == "openai":
             message = (
-                f"this vendor does not take all that OpenAI does; write {kind} (UPSTREAM_ACCEPTS={kind})"
+                f"this vendor does not accept all of OpenAI's fields; write {kind} (UPSTREAM_ACCEPTS={kind})"
             )
             yield (*at, "accepts"), message
         if host.endswith(_AZURE) and address.path not in {"", "/", "/openai/v1"}:
             message = (
-                "Azure has chat completions as OpenAI does under /openai/v1, and nowhere else without a"
-                " query; end the address so, and name the deployment as the model"
+                "Azure has OpenAI's chat completions under /openai/v1 only; other addresses need a"
+                " query. End the address with /openai/v1, and name the deployment as the model"
             )
             yield (*at, "base_url"), message
         # Providers have chat completions below a path; embeddings may be at the root of a host.
         if name in chatting and not is_practice and not address.path:
-            message = "this address has no path, and most models are under /v1; write it as its vendor does"
+            message = "this address has no path, and most models are under /v1; write the vendor's address"
             yield (*at, "base_url"), message
         if name not in chatting and name not in aids:
             yield at, "no pipeline uses this upstream; name it in one, or take it out"
@@ -107,11 +107,12 @@ NEEDS_MEMORY: Final = (RestoreHistory, InjectSummaries, InjectEpisodes, InjectLa
 NEEDS_FACTS: Final = (InjectFacts,)
 NEEDS_ARCHIVE: Final = (Recall,)
 
-_NO_MEMORY: Final = "nothing is remembered, so this does nothing; set 'memory:', or take this out"
-_NO_FACTS: Final = "no fact is kept with memory.archive switched off; write 'keep: forever', or take this out"
+_NO_MEMORY: Final = "without memory this has no effect; set 'memory:', or take this out"
+_NO_FACTS: Final = (
+    "with the archive switched off, no facts are stored; write 'keep: forever', or take this out"
+)
 _NO_ARCHIVE: Final = (
-    "there is no archive, without which this does nothing;"
-    " set memory.archive.url (ARCHIVE_URL), or take this out"
+    "without an archive this has no effect; set memory.archive.url (ARCHIVE_URL), or take this out"
 )
 
 
@@ -122,13 +123,13 @@ def _memory_warnings(settings: Settings, memory: MemorySettings) -> Warnings:
         ("facts", memory.facts, InjectFacts),
     ):
         if task and not any(issubclass(step, kind) for step in steps):
-            message = f"no pipeline shows {name} to a model; add inject_{name} to one, or take this out"
+            message = f"no pipeline sends {name} to a model; add inject_{name} to one, or take this out"
             yield ("memory", name), message
     if 3 * memory.window.messages_after_cut > 2 * memory.window.max_messages:
-        message = "so little is cut that it is cut every few turns; keep at most two thirds of 'max_messages'"
+        message = "a summary is then made every few turns; write at most two thirds of 'max_messages'"
         yield ("memory", "window", "keep_messages"), message
     if not memory.work and memory.sessions.get_secret_value() == "memory:":
-        message = "no worker sees sessions in the server's own process (memory:); take this out"
+        message = "a worker cannot read sessions in the server's own process (memory:); take this out"
         yield ("memory", "work"), message
     if memory.facts and not memory.keeps_facts:
         yield ("memory", "facts"), _NO_FACTS
@@ -149,19 +150,22 @@ def _pipeline_warnings(pipeline: PipelineSettings, memory: MemorySettings | None
             yield from _idle(pipeline, NEEDS_FACTS, _NO_FACTS, tools=True)
     for i, name in enumerate(pipeline.upstreams):
         if name in pipeline.upstreams[:i] and not pipeline.hedge:
-            yield ("upstreams", i), "this upstream stands here twice; a second time it fails as the first did"
+            yield (
+                ("upstreams", i),
+                "this upstream is listed twice, and would fail the second time as well; keep one",
+            )
     if pipeline.hedge and len(pipeline.upstreams) == 1:
-        yield ("hedge",), "there is no second upstream to ask; name one, or this one once more"
+        yield ("hedge",), "there is no second upstream; add one, or this one once more"
     for key, steps in (("request", pipeline.request), ("answer", pipeline.answer)):
         for i in duplicates(steps):
-            yield (key, i), "this step stands here twice with the same options; keep one"
+            yield (key, i), "duplicate step with the same options; keep one"
     for i, message in order_warnings(pipeline.request, summarising=bool(memory and memory.summaries)):
         yield ("request", i), message
     for i, message in agreement_warnings(pipeline.request):
         yield ("request", i), message
     for i, test in enumerate(pipeline.tests):
         if test.is_vacuous:
-            yield ("tests", i), "this case holds whatever comes; say what must: 'expect', for one"
+            yield ("tests", i), "this case can never fail; add what must hold, such as 'expect'"
 
 
 def _idle(
@@ -191,12 +195,12 @@ def _touches_answers(step: Any) -> bool:
     return "assistant" in getattr(step, "roles", ())
 
 
-_CONTROL = "a prefix hides control words and doubled answers from it"
-_SPOKEN = "it does not find words behind a prefix in 'original', and tells all of it as unheard"
-_LAST_MARK = "a merged message has the marks of the first alone, and it would miss those of the others"
-_BUDGET = "what it adds or takes away is not in the count, and the budget does not hold"
-_BEFORE_WORDS = "a prefix would stand before what it tells, and not before the words"
-_BARE = "what it puts in stands there unredacted"
+_CONTROL = "it does not recognise control words and repeated answers after a prefix"
+_SPOKEN = "it does not find words after a prefix in 'original', and marks the whole answer as unheard"
+_LAST_MARK = "a merged message has only the marks of its first part, and those of the others are lost"
+_BUDGET = "the count does not include what it adds or removes, so the budget can be exceeded"
+_BEFORE_WORDS = "the prefix would stand before the added text, and not before the user's words"
+_BARE = "the text that it adds would not be redacted"
 
 ORDERS: Final = (
     Order("repair_history", "timestamp_prefix", _CONTROL),
@@ -204,13 +208,13 @@ ORDERS: Final = (
     Order(
         "repair_history",
         "restore_interrupted",
-        "an answer of which nothing was heard gets words, and it no longer takes that for an empty one",
+        "an unheard answer gets words, and is no longer recognised as empty",
         lambda step: getattr(step, "show", None) != "heard",
     ),
     Order(
         "repair_history",
         "merge_consecutive",
-        "an answer that was committed twice is merged with its double before it can see two",
+        "an answer that was sent twice is merged before it can be recognised as repeated",
     ),
     Order("restore_interrupted", "timestamp_prefix", _SPOKEN, _touches_answers),
     Order("restore_interrupted", "user_context", _SPOKEN, _touches_answers),
@@ -239,12 +243,12 @@ ORDERS: Final = (
             *("inject_facts", "inject_last_call", "inject_episodes", "recall"),
         )
     ),
-    Order("repair_history", "restore_history", "turns are told apart by their words, which it puts right"),
-    Order("restore_history", "inject_summaries", "a turn that came back would stand beside its summary"),
-    Order("restore_history", "drop_messages", "what comes back is not dropped again"),
-    Order("restore_history", "restore_interrupted", "an answer that comes back is not told as interrupted"),
-    Order("restore_history", "timestamp_prefix", "what comes back has no prefix"),
-    Order("restore_history", "user_context", "what comes back has no prefix"),
+    Order("repair_history", "restore_history", "turns are told apart by their words, which it repairs"),
+    Order("restore_history", "inject_summaries", "a restored turn would stand beside its summary"),
+    Order("restore_history", "drop_messages", "restored messages would not be dropped"),
+    Order("restore_history", "restore_interrupted", "a restored answer would not be marked as interrupted"),
+    Order("restore_history", "timestamp_prefix", "restored messages would have no prefix"),
+    Order("restore_history", "user_context", "restored messages would have no prefix"),
     Order("restore_history", "merge_consecutive", "turns are told apart before they are merged"),
     Order("inject_summaries", "merge_consecutive", "turns are told apart before they are merged"),
     *(
@@ -252,25 +256,25 @@ ORDERS: Final = (
         for name in ("inject_episodes", "recall", "inject_facts")
         for prefix in ("timestamp_prefix", "user_context")
     ),
-    Order("inject_facts", "recall", "what is told as a fact would be told as remembered as well"),
+    Order("inject_facts", "recall", "otherwise it repeats facts that inject_facts has added"),
     Order(
         "system_prompt",
         "inject_facts",
-        "it tells again what the prompt tells, and leaves out what only a prompt tells that is replaced",
+        "otherwise it repeats what the new prompt says, and omits what only the replaced prompt says",
     ),
     Order(
         "system_prompt",
         "inject_last_call",
-        "it tells again what the prompt tells, and leaves out what only a prompt tells that is replaced",
+        "otherwise it repeats what the new prompt says, and omits what only the replaced prompt says",
     ),
     Order("restore_history", "inject_last_call", "turns are told apart by their words"),
     Order(
-        "restore_history", "inject_facts", "turns are told apart by their words, before which it puts more"
+        "restore_history", "inject_facts", "turns are told apart by their words, before which it adds text"
     ),
 )
 
-_UNCOVERED: Final = "turns that a summary covers come back, and nothing puts the summary in their place"
-_CLOSED: Final = "a tool call without a result would come back otherwise than it went"
+_UNCOVERED: Final = "otherwise turns with a summary come back word for word"
+_CLOSED: Final = "otherwise a tool call without a result comes back in another form"
 
 
 def duplicates(steps: Sequence[Filter]) -> Sequence[int]:
@@ -288,7 +292,7 @@ def order_warnings(steps: Sequence[Filter], *, summarising: bool = True) -> Iter
     for rule in ORDERS:
         first, then = places.get(rule.first), places.get(rule.then)
         if first is not None and then is not None and then < first and rule.when(steps[then]):
-            yield then, f"put this behind {rule.first}: {rule.why}"
+            yield then, f"put this after {rule.first}: {rule.why}"
     if summarising and "restore_history" in places and "inject_summaries" not in places:
         yield places["restore_history"], f"add inject_summaries: {_UNCOVERED}"
 
@@ -306,7 +310,7 @@ def order_warnings(steps: Sequence[Filter], *, summarising: bool = True) -> Iter
         if is_idle and not finds_newest and i not in repeated:
             yield (
                 i,
-                "an earlier step has dropped all that this works on; take this out, or put it before that",
+                "an earlier step drops every message that this works on; take this out, or put it before",
             )
         options = [option for option, names in conditions.items() if names]
         # With two conditions, a step does not drop all that either one names.

@@ -102,7 +102,7 @@ def decode(data: bytes) -> str:
         raise DocumentError("the file is not UTF-8; save it as UTF-8", line) from None
     if unprintable := Reader.NON_PRINTABLE.search(text):
         line = text.count("\n", 0, unprintable.start()) + 1
-        raise DocumentError("here is a control character; take it out", line)
+        raise DocumentError("control character; remove it", line)
     return text
 
 
@@ -175,7 +175,7 @@ class _NodeReader:
             if key.tag != _TAG + "str":
                 self.problems.append(Problem(inner_path, line, _KEY.get(key.tag, _KEY_TEXT)))
             elif name in values:
-                self.problems.append(Problem(inner_path, line, "this key stands here twice; keep one"))
+                self.problems.append(Problem(inner_path, line, "duplicate key; keep one"))
             else:
                 self.lines[inner_path] = Lines(line, _line(inner.start_mark))
                 values[name] = self._value(inner, inner_path)
@@ -287,7 +287,7 @@ def _lookup(name: str, environ: Mapping[str, str]) -> str | None:
     if not path:
         return value
     if value:
-        raise ValueError(f"the environment has both {name} and {name}{_FILE_SUFFIX}; take one away")
+        raise ValueError(f"the environment has both {name} and {name}{_FILE_SUFFIX}; remove one")
     try:
         with Path(path).open("rb") as file:
             content = file.read(_MAX_FILE_BYTES + 1)

@@ -166,7 +166,7 @@ def build_step(written: Any, kind: type[F], registry: FilterRegistry) -> F:
         if options is None and is_name(name):
             indent = f"indent the options of {name!r} further than its name"
             raise ValueError(f"{indent}, or write '{name}: {{…}}' on one line")
-        raise ValueError("two steps stand here as one; begin each with '- '")
+        raise ValueError("two steps are written as one; begin each with '- '")
     try:
         filter_class = registry.get(name, kind)
     except LookupError as error:

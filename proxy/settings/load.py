@@ -118,7 +118,7 @@ def read_bytes(path: Path) -> bytes:
     except OSError as error:
         raise DocumentError(f"the file cannot be read: {error.strerror}") from None
     except ValueError:
-        raise DocumentError("this is no name of a file") from None
+        raise DocumentError("this is not a file name") from None
 
 
 def _document_error(file: str, error: DocumentError) -> Diagnostic:

@@ -49,7 +49,9 @@ class RedactionSettings(SettingsModel):
         marking = self.marking
         unsafe = next((mark for mark in marking.marks.values() if marking.text(mark) != mark), None)
         if unsafe is not None:
-            raise ValueError(f"the mark '{unsafe}' would be found itself; choose another 'template' or name")
+            raise ValueError(
+                f"the mark '{unsafe}' matches a pattern itself; choose another 'template' or name"
+            )
         return self
 
     @cached_property
@@ -150,7 +152,7 @@ class RecallSettings(SettingsModel):
 
 def _below_maximum(keep: int | None, info: ValidationInfo) -> int | None:
     if keep is not None and keep >= info.data.get("max_messages", keep + 1):
-        raise ValueError("keep fewer than 'max_messages', best a third; left out, it is a third")
+        raise ValueError("expected less than 'max_messages', best a third of it, which is the default")
     return keep
 
 

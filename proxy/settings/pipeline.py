@@ -57,14 +57,14 @@ def _message_fields(value: object) -> dict[str, Any]:
         raise ValueError(_SHORTHAND)  # noqa: TRY004 - pydantic collects only ValueErrors
     role_name = message.get("role")
     if isinstance(role_name, str) and role_name not in _ROLES:
-        raise ValueError(f"no model knows the role{quoted(role_name)}{alternatives(role_name, _ROLES)}")
+        raise ValueError(f"unknown role{quoted(role_name)}{alternatives(role_name, _ROLES)}")
     return message
 
 
 def _partial_message(value: object) -> object:
     message = _message_fields(value)
     if not message:
-        raise ValueError(f"nothing is named here; {_SHORTHAND}")
+        raise ValueError(f"the message is empty; {_SHORTHAND}")
     return message
 
 

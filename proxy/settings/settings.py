@@ -93,7 +93,9 @@ def _counting_address(url: SecretStr) -> SecretStr:
     """Returns the address of a Redis, or an empty one; raises ValueError for others, which cannot count."""
     text = url.get_secret_value()
     if text and not is_counting_server(text):
-        raise ValueError("write the address of a Redis, such as redis://host:6379/0; others do not count")
+        raise ValueError(
+            "write the address of a Redis, such as redis://host:6379/0; other stores cannot count limits"
+        )
     return url
 
 

@@ -155,7 +155,7 @@ def signing_secret(secret: SecretStr) -> SecretStr:
     """Returns a secret; raises ValueError if it is short enough to be guessed from its signatures."""
     if 0 < len(secret.get_secret_value()) < _SHORTEST_SECRET:
         raise ValueError(
-            f"a secret has {_SHORTEST_SECRET} characters at the least; make one with: openssl rand -hex 32"
+            f"a secret must have at least {_SHORTEST_SECRET} characters; make one with: openssl rand -hex 32"
         )
     return secret
 
@@ -243,14 +243,14 @@ def check_base_url(url: str) -> str:
 def check_token(key: SecretStr) -> SecretStr:
     """Returns a key that can be sent in a header; raises ValueError, which never shows it."""
     if re.search(r"[^!-~]", key.get_secret_value()):
-        raise ValueError("a key has no spaces or line breaks, and no characters beyond ASCII")
+        raise ValueError("a key must not contain spaces, line breaks, or characters beyond ASCII")
     return key
 
 
 def allowed_names(names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
     """Returns further field names to be sent; raises ValueError for any without ``accepts: any``."""
     if names and info.data.get("accepts", "any") != "any":
-        raise ValueError("field names are let through with 'accepts: any' alone; set that, or take them out")
+        raise ValueError("field names work only with 'accepts: any'; set that, or take them out")
     return names
 
 
@@ -260,7 +260,7 @@ def sent_header_name(name: str) -> str:
     if not _HEADER_NAME.fullmatch(name):
         raise ValueError("write a header's name: letters, digits and '-'")
     if lower in _HOP_BY_HOP | _OF_THE_MESSAGE:
-        raise ValueError(f"{lower!r} is set for each message by itself; take it out")
+        raise ValueError(f"{lower!r} is set automatically; take it out")
     return lower
 
 
@@ -278,7 +278,7 @@ def forwarded_header_name(name: str) -> str:
 def sent_header_value(value: SecretStr) -> SecretStr:
     """Returns the value of a header; raises ValueError, which never shows it."""
     if not _HEADER_VALUE.fullmatch(value.get_secret_value()):
-        raise ValueError("a header's value is one line of ASCII")
+        raise ValueError("a header's value must be one line of ASCII")
     return value
 
 

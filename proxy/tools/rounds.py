@@ -79,7 +79,7 @@ class Round:
         dialogue = self._dialogue
         says_something = bool(theirs or (dialogue.text + self.text).strip())
         if ours and not says_something and dialogue.is_withdrawn:
-            raise UpstreamBroken("The model went on calling memory tools, and said nothing.")
+            raise UpstreamBroken("The model called only memory tools, and gave no answer.")
         if ours and not theirs and not (dialogue.is_last_round and says_something):
             self.calls = ours
             return False

@@ -91,7 +91,7 @@ async def read_recording(memory: Memory, key: Key) -> Recording:
     try:
         session = await memory.store.session(key)
     except Unreadable:
-        raise TurnkeeperError(f"What is stored of the session '{key.session}' cannot be read.") from None
+        raise TurnkeeperError(f"The stored session '{key.session}' cannot be read.") from None
     if session is not None:
         entries = await memory.store.entries(key, session)
         session = msgspec.structs.replace(session, entries=entries, cold_count=0)

@@ -69,7 +69,9 @@ class IdPlace(msgspec.Struct, frozen=True):
             return cls(source, path.lower(), (), spelling)
         name, *steps = [path] if source == "query" else path.split(".")
         if name in _NO_IDS.get(source, ()):
-            raise ValueError("no id stands there; a message's speaker stands in message:metadata.user")
+            raise ValueError(
+                "this place cannot contain an id; a message's speaker is in message:metadata.user"
+            )
         return cls(source, name, tuple(steps), spelling)
 
     def __str__(self) -> str:

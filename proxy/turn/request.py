@@ -118,7 +118,7 @@ def raw_fields(body: bytes, example: str = '{"messages": [...]}') -> dict[str, R
         body.decode()  # raw fields are sent on unread, and must not carry broken text
         return _decode_fields(body)
     except msgspec.ValidationError:
-        raise RequestError(f"The body is JSON, but no object; send {example}.") from None
+        raise RequestError(f"The body must be a JSON object; send {example}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         reason = str(error)
     except RecursionError:
@@ -138,7 +138,7 @@ def mend_json(body: bytes) -> bytes:
     hold up all calls. Raises RecursionError for what is nested too deeply.
     """
     if len(body) > _LARGEST_MENDED:
-        raise ValueError("it is too large to be mended")
+        raise ValueError("it is too large to be repaired")
     text = json.dumps(json.loads(body), ensure_ascii=False, allow_nan=False)
     return _LONE_SURROGATES.sub(REPLACEMENT, text).encode()
 

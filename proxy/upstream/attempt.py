@@ -94,7 +94,7 @@ class HoldBack(msgspec.Struct, eq=False):
             if self._begins(event):
                 return b"".join(self._pieces)
         if self.size > _LONGEST_OPENING:
-            raise UpstreamBroken("The upstream sent more than 16 MB before it had answered anything.")
+            raise UpstreamBroken("The upstream sent more than 16 MB before it began to answer.")
         return None
 
     def close(self) -> bytes:
@@ -199,7 +199,7 @@ def _is_reasoning(value: Any) -> bool:
 
 
 def _no_answer() -> UpstreamBroken:
-    return UpstreamBroken("The upstream's stream ended before it had answered anything.")
+    return UpstreamBroken("The upstream's stream ended before it began to answer.")
 
 
 class Deadlines(msgspec.Struct, frozen=True):

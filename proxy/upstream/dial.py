@@ -60,18 +60,18 @@ class Origin:
     def of(cls, base_url: str) -> "Origin":
         """Parses a base URL; raises ValueError, whose message says what to write and shows no key."""
         if re.search(r"[^!-~]", base_url):
-            raise ValueError("an address has no spaces, and no characters beyond ASCII")
+            raise ValueError("an address must not contain spaces or characters beyond ASCII")
         rest, host = base_url.partition("://")[2], host_of(base_url)
         if not host:
             raise ValueError(_BASE_URL)
         if not is_host_name(host):
             raise ValueError(ADVICE)
         if "@" in rest.partition("/")[0]:
-            raise ValueError("an address has no user or password before its host; use api_key or headers")
+            raise ValueError("an address must not contain a user or password; use api_key or headers")
         if "?" in rest or "#" in rest:
-            raise ValueError("cut the address before its '?' or '#'")
+            raise ValueError("remove the '?' or '#' and everything after it")
         if rest.rstrip("/").endswith(_CHAT_COMPLETIONS):
-            raise ValueError(f"cut {_CHAT_COMPLETIONS} from the end; it is added for every call")
+            raise ValueError(f"remove {_CHAT_COMPLETIONS} from the end; it is added for every call")
         parts = urlsplit(base_url)
         if not (_HOST.fullmatch(host) and _PREFIX.fullmatch(parts.path)):
             raise ValueError(_BASE_URL)
@@ -114,7 +114,7 @@ class Proxy:
         # The form for DNS and TLS.
         name = host if host.isascii() else host.encode("idna").decode("ascii")
         if not _HOST.fullmatch(name) or not is_host_name(name):
-            raise ValueError(f"{host!r} is no valid host name")
+            raise ValueError(f"{host!r} is not a valid host name")
         return cls(parts.scheme, name, parts.port or _PORTS[parts.scheme], authorization)
 
     @classmethod
@@ -265,7 +265,7 @@ class Route:
         except (OSError, UnicodeError) as error:  # UnicodeError for a name that cannot be looked up
             what = f"cannot connect to {self}: {error}"
             if isinstance(error, OSError) and error.errno in _NO_FILES_LEFT:
-                raise TooManyOpenFiles(f"{what}; let this server have more of them (ulimit -n)") from None
+                raise TooManyOpenFiles(f"{what}; raise this server's limit (ulimit -n)") from None
             raise UpstreamUnreachable(what + CHECK_ADDRESS) from None
 
     async def _dial_through_tunnel(self, connection: Connection, tls: ssl.SSLContext | None) -> None:

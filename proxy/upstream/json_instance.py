@@ -93,7 +93,7 @@ class _Instances:
         parts = list(schema["allOf"]) if isinstance(schema.get("allOf"), list) else []
         if isinstance(ref := schema.get("$ref"), str):
             if ref in refs:
-                raise ValueError(f"{ref} has no end")
+                raise ValueError(f"{ref} refers to itself without end")
             refs |= {ref}
             parts.append(self._target(ref))
         for part in parts:
@@ -111,7 +111,7 @@ class _Instances:
             elif isinstance(target, dict) and name in target:
                 target = target[name]
             else:
-                raise ValueError(f"{ref} leads nowhere")
+                raise ValueError(f"{ref} does not exist")
         return target
 
     def _first(self, rest: Schema, alternatives: list[Any], refs: Refs) -> Any:

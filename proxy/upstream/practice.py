@@ -134,7 +134,7 @@ class Completion:
             raise RequestError("The body is not JSON that can be read.") from error
         messages = request.get("messages") if isinstance(request, dict) else None
         if not isinstance(messages, list) or not messages:
-            raise RequestError("'messages' has to be a list with a message in it.", param="messages")
+            raise RequestError("'messages' must be a list with at least one message.", param="messages")
         for i, message in enumerate(messages):
             if not isinstance(message, dict) or not isinstance(message.get("role"), str):
                 raise RequestError("A message is an object with a role.", param=f"messages[{i}]")

@@ -156,7 +156,7 @@ def test_beside_a_draft_that_does_not_end_others_are_answered_and_sigterm_ends_i
         everything = tree(serving.process.pid)
         serving.process.terminate()
         got = endless.result()
-    assert "Turnkeeper is going away; try again." in words(got.text), "and not when the grace is over"
+    assert "Turnkeeper is shutting down; try again." in words(got.text), "and not when the grace is over"
     assert serving.process.wait(20) == 0
     assert until(lambda: not everything & set(processes()))
 

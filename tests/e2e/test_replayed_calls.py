@@ -164,7 +164,7 @@ def test_a_session_that_cannot_be_read_is_named(recorded, turnkeeper, folder) ->
             database.execute("UPDATE turnkeeper_sessions SET blob = x'00'")
     done = turnkeeper("replay", "room-1")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "What is stored of the session 'room-1' cannot be read.\n"
+    assert done.stderr == "The stored session 'room-1' cannot be read.\n"
 
 
 def test_what_cannot_be_replayed_is_named(recorded, turnkeeper) -> None:

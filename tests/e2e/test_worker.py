@@ -73,9 +73,9 @@ def test_a_hang_up_signal_has_a_worker_read_its_configuration_again(working: Wor
 def test_a_bad_edit_changes_nothing_for_a_worker(working: Working, bad: str) -> None:
     working.write(bad)
     told = json.loads(working.hang_up())
-    assert (told["level"], "stays as it was" in told["message"]) == ("error", True)
+    assert (told["level"], "new configuration is not used" in told["message"]) == ("error", True)
     working.write(CONFIG.replace("memory:", "#"))
-    assert "nothing is remembered" in json.loads(working.hang_up())["message"]
+    assert "nothing is stored" in json.loads(working.hang_up())["message"]
     working.process.terminate()
     assert working.process.wait(10) == 0
 
@@ -84,14 +84,14 @@ def test_an_edit_that_nobody_reckoned_with_changes_nothing_for_a_worker(working:
     odd = "class Odd(Exception):\n    def __str__(self):\n        raise SystemExit\n\nraise Odd\n"
     (working.path.parent / "odd.py").write_text(odd)
     working.write(f"filters: [odd.py]\n{CONFIG}")
-    assert "stays as it was" in json.loads(working.hang_up())["message"]
+    assert "new configuration is not used" in json.loads(working.hang_up())["message"]
     working.process.terminate()
     assert working.process.wait(10) == 0
 
 
 @pytest.mark.parametrize(
     ("of_memory", "says"),
-    [("", "nothing is remembered"), ("memory: {sessions: 'memory:'}", "in the server's own process")],
+    [("", "nothing is stored"), ("memory: {sessions: 'memory:'}", "in the server's own process")],
 )
 def test_a_worker_that_can_never_find_anything_does_not_begin(
     tmp_path: Path, of_memory: str, says: str

@@ -178,5 +178,5 @@ def test_an_own_pattern_cannot_take_a_known_name():
 
 
 def test_an_own_pattern_that_is_refused_tells_its_fault():
-    with pytest.raises(ValueError, match=r"is no pattern of RE2: missing \)"):
+    with pytest.raises(ValueError, match=r"is not a valid RE2 pattern: missing \)"):
         Redact(patterns={"order": "(ORD"})

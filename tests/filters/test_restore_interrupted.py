@@ -80,13 +80,13 @@ def test_braces_in_what_was_said_are_words():
 @pytest.mark.parametrize(
     ("wording", "fault"),
     [
-        ("{heard}", "must hold {unheard}"),
-        ("{unheard} {time}", "{time} is no name .* {heard}, {unheard}"),
-        ("{unheard.__class__}", "is no name"),
+        ("{heard}", "must contain {unheard}"),
+        ("{unheard} {time}", "{time} is not a name .* {heard}, {unheard}"),
+        ("{unheard.__class__}", "is not a name"),
         ("{unheard!r}", "stand alone"),
         ("{unheard:>9}", "stand alone"),
-        ("{unheard", "brace stands alone"),
-        ("{unheard} {}", "{} is no name"),
+        ("{unheard", "unpaired brace"),
+        ("{unheard} {}", "{} is not a name"),
     ],
 )
 def test_a_wording_that_cannot_be_filled_is_a_fault(wording, fault):
@@ -95,7 +95,7 @@ def test_a_wording_that_cannot_be_filled_is_a_fault(wording, fault):
 
 
 def test_the_other_wording_knows_no_rest():
-    with pytest.raises(ValidationError, match=r"\{unheard\} is no name"):
+    with pytest.raises(ValidationError, match=r"\{unheard\} is not a name"):
         RestoreInterrupted(wording_without_rest="{heard} {unheard}")
 
 

@@ -52,7 +52,7 @@ def test_what_does_not_match_is_the_same_object(content):
 @pytest.mark.parametrize(
     ("pattern", "fault"),
     [
-        ("(a", r"'\(a' is no pattern of RE2: missing \)"),
+        ("(a", r"'\(a' is not a valid RE2 pattern: missing \)"),
         ("(?=a)", "invalid perl operator.*look-around"),
         ("a{2000}", "repetition size"),
     ],

@@ -87,7 +87,7 @@ def test_a_value_that_nobody_named_has_a_name():
 
 @pytest.mark.parametrize("name", ["time", "now", "content", "user.name", "0"])
 def test_what_changes_from_turn_to_turn_cannot_be_named(name):
-    with pytest.raises(ValueError, match="is no name for this template"):
+    with pytest.raises(ValueError, match="is not a name in this template"):
         SystemPrompt(text=f"{{{name}}}")
 
 

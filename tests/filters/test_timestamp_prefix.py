@@ -94,16 +94,16 @@ def test_times_are_not_remembered_without_bound():
     ("options", "fault"),
     [
         ({"format": "HH:MM"}, "no directive of strftime, such as %H"),
-        ({"format": "100%%"}, "holds no directive"),
-        ({"format": "%H:%Q"}, "'%Q' is no directive"),
-        ({"format": "%H:%"}, "'%' is no directive"),
+        ({"format": "100%%"}, "contains no directive"),
+        ({"format": "%H:%Q"}, "'%Q' is not a directive"),
+        ({"format": "%H:%"}, "'%' is not a directive"),
         ({"timezone": "Europe/Berln"}, "no time zone 'Europe/Berln'"),
         ({"timezone": "../../etc/passwd"}, "no time zone"),
         ({"timezone": "America"}, "no time zone"),
         ({"timezone": ""}, "no time zone"),
         ({"roles": []}, "at least 1 item"),
-        ({"template": "[] "}, "must hold {time}"),
-        ({"template": "[{time}] {user}: "}, "{user} is no name"),
+        ({"template": "[] "}, "must contain {time}"),
+        ({"template": "[{time}] {user}: "}, "{user} is not a name"),
     ],
 )
 def test_a_setting_that_cannot_work_is_a_fault(options, fault):

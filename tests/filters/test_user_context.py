@@ -87,14 +87,17 @@ def test_what_has_no_words_gets_no_prefix(content):
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ({"template": "user: "}, "holds no name"),
-        ({"template": "{speaker}: "}, "{speaker} is no name .* {user}, {name}, {source}, {turn_id}, {role}"),
-        ({"template": "{user.__class__}: "}, "is no name"),
-        ({"template": "{user[0]}: "}, "is no name"),
+        ({"template": "user: "}, "contains no name"),
+        (
+            {"template": "{speaker}: "},
+            "{speaker} is not a name .* {user}, {name}, {source}, {turn_id}, {role}",
+        ),
+        ({"template": "{user.__class__}: "}, "is not a name"),
+        ({"template": "{user[0]}: "}, "is not a name"),
         ({"template": "{user!r}: "}, "stand alone"),
         ({"template": "{user:9}: "}, "stand alone"),
-        ({"template": "{user: "}, "brace stands alone"),
-        ({"otherwise": {"name": "x"}}, "{name}, which the template does not hold"),
+        ({"template": "{user: "}, "unpaired brace"),
+        ({"otherwise": {"name": "x"}}, "{name}, which the template does not contain"),
         ({"otherwise": {"speaker": "x"}}, "'user', 'name'"),
         ({"max_length": 0}, "greater than or equal to 1"),
         ({"roles": []}, "at least 1 item"),

@@ -120,7 +120,7 @@ async def test_words_that_cannot_be_taken_out_are_not_said_to_be_gone() -> None:
     store = sessions(WriteConflict(memory()))
     await put(store, "a", encode(Session(user="ann", entries=(said("4711", "bob"),))))
     await put(store, "b", encode(Session(user="bob")))
-    with pytest.raises(StoreError, match="others are writing"):
+    with pytest.raises(StoreError, match="other requests are writing"):
         await SessionHolder(store).forget(BOB, at=0)
     assert await names(store) == ["a"]
 

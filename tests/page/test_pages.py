@@ -1082,7 +1082,7 @@ def test_faults_are_those_of_the_check(visit: Visit):
 
 def test_doubts_are_told_too(visit: Visit):
     page = tried(visit, "request:\n  - merge_consecutive\n  - restore_interrupted\n")
-    assert "put this behind restore_interrupted" in page
+    assert "put this after restore_interrupted" in page
 
 
 def test_nothing_leads_out_of_the_playground(visit: Visit):

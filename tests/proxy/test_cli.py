@@ -182,7 +182,7 @@ def process(folder, arguments, out):
 def test_a_full_disk_behind_a_command_is_told_in_a_line(tmp_path, arguments):
     with Path("/dev/full").open("wb") as full:
         done = telling(tmp_path, arguments, full)
-    said = b"Nothing more can be written here: No space left on device\n"
+    said = b"The output cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (1, said)
 
 

@@ -88,7 +88,7 @@ def test_a_header_of_the_command_goes_before_the_files(file):
     ("request_", "options", "said"),
     [
         ("{", [], "The body is not JSON"),
-        ("[]", [], "The body is JSON, but no object"),
+        ("[]", [], "The body must be a JSON object"),
         ('{"model": "m"}', [], "'messages' is missing"),
         ('{"messages": []}', [], "'model' is missing"),
         ('{"body": {}, "headers": {"x": 1}}', [], "'headers' must be names and texts"),
@@ -270,7 +270,7 @@ def test_a_warning_is_told_and_passes_unless_it_may_not(file):
     done = run("check", config)
     assert (done.exit_code, done.stderr) == (0, "")
     warning, verdict = done.stdout.splitlines()
-    assert warning.startswith(f"{config}:2: pipelines.other.request.2: warning: this step stands here twice")
+    assert warning.startswith(f"{config}:2: pipelines.other.request.2: warning: duplicate step")
     assert verdict == f"{config}: ok"
     assert run("check", config, "--strict").exit_code == 1
     assert run("check", AGORA, "--strict").exit_code == 0

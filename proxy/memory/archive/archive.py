@@ -395,7 +395,7 @@ def open_archive(
     invalid address. The error does not contain the address, which may contain a password.
     """
     if not is_archive(url):
-        raise ValueError("no archive is addressed like this; write sqlite:PATH or postgresql://…")
+        raise ValueError("this is not the address of an archive; write sqlite:PATH or postgresql://…")
     database: Database
     if url.startswith("sqlite:"):
         path = url.removeprefix("sqlite:")

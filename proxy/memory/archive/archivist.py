@@ -268,11 +268,11 @@ class Archivist:
             if len(self.progress.settled) > _MOST_SETTLED:
                 del self.progress.settled[next(iter(self.progress.settled))]
         except Unreadable as error:
-            _log.warning("What moved out of a session cannot be read for the archive: %s", error)
+            _log.warning("Entries that moved out of a session cannot be read for the archive: %s", error)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - as above
-            _log.error("What moved out of a session cannot be archived: %s", type(error).__name__)
+            _log.error("Entries that moved out of a session cannot be archived: %s", type(error).__name__)
 
     async def _save_moved(self, key: Key, session: Session, start: int) -> None:
         """Saves the moved entries of a session from ``start`` on, page by page.

@@ -53,7 +53,7 @@ def read_text(path: Path) -> str:
         return _read_pdf(path)
     content = path.read_bytes()
     if b"\0" in content:
-        raise ValueError("it is no text; Markdown, plain text and PDF are read")
+        raise ValueError("it is not text; add Markdown, plain text or PDF")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:

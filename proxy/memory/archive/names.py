@@ -127,7 +127,7 @@ class NamedDatabase:
         try:
             await self._database.scrub()
         except StoreError as error:
-            _log.warning("What was plain of names is still in the archive's files: %s", error)
+            _log.warning("Old plain names could not be removed from the archive's files: %s", error)
 
     def _checked(self, loaded: _Loaded, work: Transaction[T]) -> Steps[Any]:
         """Runs the steps, unless the secrets have changed."""

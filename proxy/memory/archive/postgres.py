@@ -99,7 +99,7 @@ class PostgresDatabase:
             return bool(await connection.fetchval("SHOW transaction_read_only") == "on")
 
         if await self._pool.run(is_read_only):
-            raise StoreError("The archive takes no writes: it is a standby, or set to read only.")
+            raise StoreError("The archive accepts no writes: it is a standby, or read-only.")
 
     async def aclose(self) -> None:
         """Closes the pool."""

@@ -532,7 +532,7 @@ class SessionWriter:
             while unsaved := [part for part in parts if part.key not in moved]:
                 attempts = 0 if await self._save_some(unsaved, stored, moved) else attempts + 1
                 if attempts == _ATTEMPTS:
-                    raise StoreError("The archive is changed by others again and again.")
+                    raise StoreError("Other processes keep changing the same rows of the archive.")
         return [moved[part.key] for part in parts]
 
     async def _save_some(

@@ -49,7 +49,7 @@ class SqliteDatabase:
         if self._closed:
             raise StoreError("The archive has been closed.")
         if self._reads >= _MAX_READS:
-            raise StoreError("The archive cannot keep up: too many are reading it.")
+            raise StoreError("The archive cannot keep up: too many reads are waiting.")
         if self._file.identity is None:
             await self._submit(lambda _: None)
         self._reads += 1

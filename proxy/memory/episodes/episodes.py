@@ -203,7 +203,7 @@ class StoredEpisodes:
             if added is not None:
                 return added
             await asyncio.sleep(random.uniform(0, _MAX_PAUSE))  # noqa: S311 - so that two writers diverge
-        raise StoreError("others are writing this agent's episodes")
+        raise StoreError("other requests are writing this agent's episodes")
 
     async def recent(
         self, agent: Key, *, since: float, limit: int | None, background: bool = False

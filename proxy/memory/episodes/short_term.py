@@ -206,7 +206,7 @@ class ContextManager:
         try:
             return self._soul.read_text(encoding="utf-8").strip()
         except FileNotFoundError:
-            _log.warning("There is no soul at %s", self._soul)
+            _log.warning("There is no soul file at %s", self._soul)
             return ""
 
     async def _memories(self, memory: ShortTermMemory | None) -> str:

@@ -145,7 +145,7 @@ class FactExtraction:
                 await self._facts.add(user, draft, key=draft.evidence[0], at=began)
         await self._mark(key, session, batch[-1].turn_ref)
         if problem:
-            _log.warning("No model finds facts in some turns; they are passed over")
+            _log.warning("The model gave no usable facts for some turns; these are skipped")
             raise InvalidFacts(problem)
         return True
 

@@ -305,7 +305,7 @@ class FactReader:
         if self._is_bounded:
             return await self._facts.current(user)
         if len(self._late) >= _LATE_READS or user in self._late.values():
-            raise StoreError("facts did not come in time a moment ago")
+            raise StoreError("facts did not arrive in time a moment ago")
         reading = asyncio.create_task(self._facts.current(user))
         try:
             if await wait_until_done(reading, self._deadline):
@@ -323,7 +323,7 @@ class FactReader:
                 reading.exception()  # retrieved, so that it is not logged: the call did not wait for it
 
         reading.add_done_callback(ended)
-        raise StoreError("facts come too late")
+        raise StoreError("facts did not arrive in time")
 
 
 class PendingChanges:
@@ -345,7 +345,7 @@ class PendingChanges:
             for task in late:
                 task.cancel()
             if late:
-                _log.error("%d answers' changes of what is known could not be written", len(late))
+                _log.error("The changes of facts in %d answers could not be written", len(late))
 
 
 async def _make(changes: Sequence[FactChange], after: asyncio.Task[None] | None) -> None:
@@ -362,7 +362,7 @@ async def _make(changes: Sequence[FactChange], after: asyncio.Task[None] | None)
                 if isinstance(error, StoreError) and clock() + pause <= until:
                     await asyncio.sleep(pause)
                     continue
-                _log.error("A change of what is known could not be written: %s", type(error).__name__)
+                _log.error("A change of facts could not be written: %s", type(error).__name__)
             break
 
 

@@ -76,7 +76,7 @@ class Plain:
         """Returns the bytes without that mark. Raises Unreadable for encrypted bytes."""
         mark = blob[:_MARK]
         if mark == ENCRYPTED:
-            raise Unreadable("This session is encrypted, and no key was given to read it with.")
+            raise Unreadable("This session is encrypted, but no encryption key is configured.")
         return blob[_MARK:] if mark == _PLAIN else blob
 
     def is_current(self, blob: bytes) -> bool:

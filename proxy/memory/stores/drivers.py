@@ -65,7 +65,7 @@ def open_driver(
     driver = EntryPoint(scheme, own, GROUP) if own else _installed_drivers().get(scheme)
     if driver is None or not colon:
         schemes = ", ".join(f"{name}:" for name in _installed_drivers() | _DRIVERS)
-        raise ValueError(f"no store is addressed like this; write one of {schemes}")
+        raise ValueError(f"this is not the address of a store; write one of {schemes}")
     try:
         factory: Callable[..., Store] = driver.load()
     except ModuleNotFoundError as error:

@@ -35,7 +35,7 @@ class Encryption:
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         if not keys or any(len(key) != KEY_BYTES for key in keys):
-            raise ValueError(f"an encryption key has {KEY_BYTES} bytes, and there is at least one")
+            raise ValueError(f"write at least one encryption key, each of {KEY_BYTES} bytes")
         self._keys = {_name(key): key for key in reversed(keys)}
         self._newest = _name(keys[0])
         self._plain = Plain()
@@ -46,7 +46,9 @@ class Encryption:
         try:
             keys = [base64.b64decode(part.strip(), b"-_", validate=True) for part in text.split(",")]
         except (binascii.Error, ValueError):
-            raise ValueError(f"write each key as {KEY_BYTES} bytes in URL-safe base64, by commas") from None
+            raise ValueError(
+                f"write each key as {KEY_BYTES} bytes in URL-safe base64, separated by commas"
+            ) from None
         return cls(keys)
 
     def encode(self, key: Key, blob: bytes) -> bytes:
@@ -62,7 +64,7 @@ class Encryption:
             return self._plain.decode(key, blob)
         used = self._keys.get(blob[len(ENCRYPTED) : _HEAD])
         if used is None:
-            raise Unreadable("This session was encrypted with a key that is not among those given.")
+            raise Unreadable("This session was encrypted with a key that is not configured here.")
         session = _session_bytes(key)
         try:
             return _cipher(used, session).decrypt(

@@ -162,7 +162,7 @@ class PostgresStore(SqlStore):
             return cast("str", await connection.fetchval("SHOW transaction_read_only")) == "on"
 
         if await self._pool.run(reads_only):
-            raise StoreError("The memory database takes no writes: it is a standby, or set to read only.")
+            raise StoreError("The memory database accepts no writes: it is a standby, or read-only.")
 
     async def aclose(self) -> None:
         """Closes all connections."""

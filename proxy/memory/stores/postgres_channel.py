@@ -107,7 +107,7 @@ class PostgresChannel:
             connection = await self._connect(_CONNECT_SECONDS)
             return await compare_clocks(partial(connection.fetchval, _TIME))
         except FAILURES as error:
-            raise StoreError(f"PostgreSQL did not say the time ({type(error).__name__})") from None
+            raise StoreError(f"PostgreSQL did not return its time ({type(error).__name__})") from None
         finally:
             if connection:
                 connection.terminate()
@@ -163,7 +163,7 @@ class PostgresChannel:
                     await self._connection.execute(_NOTIFY, ages, [each.data for each in batch])
                     error = None
                 except FAILURES as failure:
-                    error = StoreError(f"PostgreSQL took no message ({type(failure).__name__})")
+                    error = StoreError(f"PostgreSQL did not accept a message ({type(failure).__name__})")
                     self._connection, connection = None, self._connection
                     if connection:
                         connection.terminate()

@@ -322,7 +322,7 @@ class RedisStore:
         if version is None and blob is None:
             return None
         if version is None or blob is None or not version.isdigit():
-            raise StoreError("Redis holds something under a session's key that is not a session")
+            raise StoreError("Redis has a value under a session's key that is not a session")
         return StoredBlob(blob, int(version))
 
     async def write(self, key: Key, put: BlobWrite) -> bool:

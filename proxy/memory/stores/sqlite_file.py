@@ -219,7 +219,7 @@ def _pending_migrations(connection: sqlite3.Connection) -> list[Migration]:
     if LEDGER not in tables:
         if tables:
             raise StoreError(
-                "The memory file holds another program's tables. Set MEMORY_URL to another file."
+                "The memory file contains another program's tables. Set MEMORY_URL to another file."
             )
         return pending_migrations(())
     return pending_migrations([name for (name,) in connection.execute(APPLIED)])
@@ -378,7 +378,7 @@ class FileWriter:
         if self._closed:
             raise StoreError("The memory has been closed.")
         if self._jobs.qsize() >= _MAX_QUEUED:
-            raise StoreError("The memory file cannot keep up: too much waits to be written.")
+            raise StoreError("The memory file cannot keep up: too many writes are waiting.")
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[T] = loop.create_future()
         self._jobs.put(_Job(work, outcome, on_done))

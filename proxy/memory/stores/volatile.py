@@ -29,7 +29,7 @@ _SWEEP_EVERY = 60.0
 def open(url: str, *, deadline: float) -> Store:  # noqa: A001, ARG001 - what every driver's entry is called
     """Returns a new store for ``memory:``. Raises ValueError for any other address."""
     if url != "memory:":
-        raise ValueError("write memory: and nothing behind it")
+        raise ValueError("write memory: without anything after it")
     return VolatileStore()
 
 

@@ -257,9 +257,9 @@ def test_a_session_without_such_words_is_stored_as_it_is() -> None:
     [
         ("kinds: []", "say what to redact"),
         ("kinds: [cards]", "did you mean 'card'"),
-        ('patterns: {x1: "x[0-9]"}', "the mark '[x1]' would be found itself"),
+        ('patterns: {x1: "x[0-9]"}', "the mark '[x1]' matches a pattern itself"),
         ("roles: [user]", "unknown key 'roles'"),
-        ('patterns: {a: "("}', "no pattern of RE2"),
+        ('patterns: {a: "("}', "not a valid RE2 pattern"),
     ],
 )
 def test_a_faulty_setting_is_refused(tmp_path: Path, options: str, fault: str) -> None:

@@ -40,7 +40,7 @@ def opened(url: str) -> object:
         ("sqlite:///x.db", "sqlite:PATH"),
         ("sqlite:a\0b", "sqlite:PATH"),
         ("sqlite::memory:", "write memory:"),
-        ("memory:x", "nothing behind it"),
+        ("memory:x", "without anything after it"),
     ],
 )
 def test_an_address_of_no_store_is_refused_with_what_there_is(url: str, says: str):
@@ -106,7 +106,7 @@ def test_installed_packages_add_drivers_and_replace_none(monkeypatch: pytest.Mon
         EntryPoint(name, "proxy.memory.stores.volatile:open", opening.GROUP) for name in ("memory2", "sqlite")
     ]
     monkeypatch.setattr(opening, "entry_points", lambda group: others)
-    with pytest.raises(ValueError, match="write memory: and nothing behind it"):
+    with pytest.raises(ValueError, match="write memory: without anything after it"):
         opened("memory2:x")
     store = opened("sqlite:x.db")
     assert isinstance(store.breaker.driver(), SqliteStore)

@@ -67,8 +67,8 @@ def test_an_empty_text_means_no_keys(text):
         ("s3cret", "key 1: write name:secret"),
         ("a:b,s3cret", "key 2: write name:secret"),
         (",a:b,,s3cret", "key 2: write name:secret"),
-        (",", "there are commas, and no key"),
-        (" , ,", "there are commas, and no key"),
+        (",", "there are commas, but no key"),
+        (" , ,", "there are commas, but no key"),
         (":s3cret", "key 1: write name:secret"),
         ("a:", "key 1: write name:secret"),
         ("a b:s3cret", "key 1: write name:secret"),
@@ -76,9 +76,9 @@ def test_an_empty_text_means_no_keys(text):
         ("a:s3cret:admin", "key 1: after a second ':'"),
         ("a:s3cret:all", "key 1: after a second ':'"),
         ("a:s3cret:chat:x", "key 1: after a second ':'"),
-        ("a:s3c ret", "key 1: a secret has no spaces"),
-        ("a:s3crét", "key 1: a secret has no spaces"),
-        ("a:s3cret,b:x,c:s3cret", "keys 1 and 3: two entries"),
+        ("a:s3c ret", "key 1: a secret must not contain spaces"),
+        ("a:s3crét", "key 1: a secret must not contain spaces"),
+        ("a:s3cret,b:x,c:s3cret", "keys 1 and 3 have the same secret"),
     ],
 )
 def test_a_wrong_entry_is_told_by_its_number_and_never_shown(text, said):

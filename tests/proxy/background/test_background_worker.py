@@ -585,7 +585,7 @@ def test_one_session_that_always_fails_is_told_of_once(caplog: pytest.LogCapture
 
     hurried_loop.run(run())
     (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "a session fails by itself (RuntimeError)" in said
+    assert "a single session fails (RuntimeError)" in said
 
 
 def test_sessions_of_which_no_model_is_known_keep_no_other_waiting(caplog: pytest.LogCaptureFixture) -> None:

@@ -168,7 +168,7 @@ def test_the_sessions_model_is_asked_where_none_is_named_and_another_where_it_fa
     [
         ("No facts.", UpstreamBroken("away")),
         (UpstreamBroken("away"), "No facts."),
-        (UpstreamBroken("away"), EmptyAnswer("The model said nothing.")),
+        (UpstreamBroken("away"), EmptyAnswer("The model's answer is empty.")),
     ],
 )
 def test_a_model_that_answered_in_vain_is_not_hidden_by_one_that_is_away(answers: Any) -> None:

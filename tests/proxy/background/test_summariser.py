@@ -122,7 +122,7 @@ AWAY = UpstreamBroken("The upstream answered 503.")
 CUT = RefusedAnswer("The model declined to answer.")
 
 
-@pytest.mark.parametrize("useless", [LONG * 20, CUT, EmptyAnswer("The model said nothing.")])
+@pytest.mark.parametrize("useless", [LONG * 20, CUT, EmptyAnswer("The model's answer is empty.")])
 @pytest.mark.parametrize("other", ["the same", AWAY])
 def test_a_model_that_answers_in_vain_is_not_away(useless: Any, other: Any) -> None:
     answers = [useless, useless if other == "the same" else other]

@@ -39,7 +39,7 @@ def refused(model, written) -> tuple[str, str | None]:
         (users.NewFact, {"text": "a", "": 1}, f"'': unknown key; available: {FACT}.", ""),
         (users.NewFact, {"text": 5}, "'text': expected a string.", "text"),
         (users.NewFact, {"text": None}, "'text': expected a string.", "text"),
-        (users.NewFact, {"text": " "}, "'text': write a fact; blanks are none.", "text"),
+        (users.NewFact, {"text": " "}, "'text': write a fact that is not blank.", "text"),
         (
             users.NewFact,
             {"text": "a" * 2001},

@@ -69,11 +69,11 @@ def upstream(options):
         (REMOTE, "api_key: warning: no key is sent to an upstream on another machine; set api_key"),
         (
             "base_url: 'http://10.0.0.1/v1', api_key: sk",
-            "base_url: warning: a key goes to another machine without",
+            "base_url: warning: a key is sent to another machine without",
         ),
         (
             "base_url: 'http://10.0.0.1/v1', forward_key: true",
-            "base_url: warning: a key goes to another machine",
+            "base_url: warning: a key is sent to another machine",
         ),
         (
             "base_url: 'https://api.example.com', api_key: sk",
@@ -86,14 +86,14 @@ def upstream(options):
         ("base_url: 'HTTP://127.0.0.1:8000'", "base_url: warning: this address has no path"),
         (
             "base_url: 'https://api.groq.com/openai/v1', api_key: sk",
-            "accepts: warning: this vendor does not take all that OpenAI does; write groq (UPSTREAM_ACCEPTS",
+            "accepts: warning: this vendor does not accept all of OpenAI's fields; write groq",
         ),
         ("base_url: 'https://API.Mistral.ai/v1', api_key: sk", "accepts: warning: this vendor does not"),
         (f"{REMOTE}, api_key: $OPENAI_API_KEY", "api_key: warning: without braces this is text"),
         ("base_url: 'http://127.0.0.1:11434/v1'", "accepts: warning: this vendor"),
         (
             "base_url: 'https://r.openai.azure.com/openai/deployments/d', api_key: sk, accepts: azure",
-            "base_url: warning: Azure has chat completions as OpenAI does under /openai/v1",
+            "base_url: warning: Azure has OpenAI's chat completions under /openai/v1",
         ),
         (
             "base_url: 'practice:', first_token: 60s",
@@ -154,13 +154,13 @@ def test_an_upstream_that_nobody_uses_is_told(told):
 
 def test_an_upstream_that_is_named_twice_is_told(told):
     (found,) = told(SOUND.replace("[main]", "[main, main]"))
-    assert found.startswith("5: pipelines.default.upstreams.2: warning: this upstream stands here twice")
+    assert found.startswith("5: pipelines.default.upstreams.2: warning: this upstream is listed twice")
 
 
 def test_a_hedge_needs_an_upstream_more_and_the_same_will_do(told):
     hedged = SOUND.replace("    upstreams:", "    hedge: 800ms\n    upstreams:")
     (found,) = told(hedged)
-    assert found.startswith("5: pipelines.default.hedge: warning: there is no second upstream to ask")
+    assert found.startswith("5: pipelines.default.hedge: warning: there is no second upstream;")
     assert told(hedged.replace("[main]", "[main, main]")) == []
 
 
@@ -173,12 +173,12 @@ def steps(*written):
 def test_the_same_step_twice_is_told_once(told):
     drop = "drop_messages: {sources: [silence]}"
     assert told(steps(drop, drop)) == [
-        "7: pipelines.default.request.2: warning: this step stands here twice with the same options; keep one"
+        "7: pipelines.default.request.2: warning: duplicate step with the same options; keep one"
     ]
     assert told(steps(drop, "drop_messages: {sources: [llm_failure]}")) == []
 
 
-GONE = "an earlier step has dropped all that this works on"
+GONE = "an earlier step drops every message that this works on"
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ orders_here = [rule for rule in checks.ORDERS if {rule.first, rule.then} <= HERE
 def test_an_order_that_defeats_a_filter_is_told(told, rule):
     first, then = (OPTIONS.get(name, name) for name in (rule.first, rule.then))
     found, fine = told(steps(then, first)), told(steps(first, then))
-    assert found == [f"6: pipelines.default.request.1: warning: put this behind {rule.first}: {rule.why}"]
+    assert found == [f"6: pipelines.default.request.1: warning: put this after {rule.first}: {rule.why}"]
     assert fine == []
 
 
@@ -321,7 +321,7 @@ def test_each_order_is_told_of_filters_that_do_not_exist_yet(rule):
     conditional = rule.when(wrong[0])
     needs = [message for _, message in checks.order_warnings(right)]
     said = [message for _, message in checks.order_warnings(wrong) if message not in needs]
-    assert said == ([f"put this behind {rule.first}: {rule.why}"] if conditional else [])
+    assert said == ([f"put this after {rule.first}: {rule.why}"] if conditional else [])
 
 
 def test_a_filter_that_does_harm_alone_is_told():
@@ -365,7 +365,7 @@ def test_no_two_rules_contradict_one_another():
 def test_a_case_that_holds_whatever_comes_is_told(told, wants, is_told):
     case = f"    tests:\n      - {{name: a, messages: ['user: Hi']{wants}}}\nmemory:"
     found = told(steps("repair_history").replace("memory:", case))
-    said = "8: pipelines.default.tests.1: warning: this case holds whatever comes; say what must: 'expect',"
+    said = "8: pipelines.default.tests.1: warning: this case can never fail; add what must hold"
     assert [line[: len(said)] for line in found] == [said] * is_told
 
 

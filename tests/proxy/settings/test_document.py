@@ -79,7 +79,7 @@ def test_what_is_no_document_has_a_line_and_advice(text, line, said):
 @pytest.mark.parametrize(
     ("text", "place", "line", "said"),
     [
-        ("a: 1\nb: 2\na: 3\n", ("a",), 3, "stands here twice"),
+        ("a: 1\nb: 2\na: 3\n", ("a",), 3, "duplicate key"),
         ("a:\n  on: 1\n", ("a", "on"), 2, "true or false"),
         ("a: 1\nno: 1\n", ("no",), 2, "true or false"),
         ("a: 1\n7: 1\n", ("7",), 2, "must be text"),

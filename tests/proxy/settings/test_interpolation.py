@@ -72,7 +72,7 @@ def test_a_file_that_cannot_be_read_is_told_by_its_variable(tmp_path, content):
 
 def test_a_variable_and_its_file_are_one_too_many(tmp_path):
     (tmp_path / "key").write_text("new")
-    with pytest.raises(ValueError, match="both KEY and KEY_FILE; take one away") as told:
+    with pytest.raises(ValueError, match="both KEY and KEY_FILE; remove one") as told:
         interpolate("${KEY}", {"KEY": "old-s3cret", "KEY_FILE": str(tmp_path / "key")})
     assert "s3cret" not in str(told.value)
 

@@ -161,7 +161,7 @@ def test_upstreams_and_pipelines_are_enough(told):
         ),
         (
             UPSTREAM + "    allow: [x]\n" + PIPELINE,
-            ["4: upstreams.main.allow: field names are let through with 'accepts: any' alone"],
+            ["4: upstreams.main.allow: field names work only with 'accepts: any'"],
         ),
         (
             UPSTREAM + "    connect: 5\n" + PIPELINE,
@@ -200,7 +200,7 @@ def test_upstreams_and_pipelines_are_enough(told):
         ),
         (
             SOUND + "    identity: {session: [message:role]}\n",
-            ["7: pipelines.default.identity.session.1: no id stands there; a message's speaker stands in"],
+            ["7: pipelines.default.identity.session.1: this place cannot contain an id; a message's speaker"],
         ),
         (SOUND + "  a b: {upstreams: [main]}\n", ["7: pipelines.?: a name has 1 to 64 letters"]),
         (
@@ -209,7 +209,7 @@ def test_upstreams_and_pipelines_are_enough(told):
         ),
         (
             UPSTREAM + "    headers: {Host: a}\n" + PIPELINE,
-            ["4: upstreams.main.headers.Host: 'host' is set for each message"],
+            ["4: upstreams.main.headers.Host: 'host' is set automatically"],
         ),
         (SOUND + "  off: {upstreams: [main]}\n", ["7: pipelines.off: YAML reads this key as true or false"]),
         (SOUND + "listen: {port: '${PROT}'}\n", ["7: listen.port: the environment has no PROT; set it"]),
@@ -365,7 +365,7 @@ def test_notices_that_name_nobody_are_told_at_the_key_that_would(told):
         ),
         (
             UP + DEFAULT + "    request:\n      - redact: {}\n        recall: {}\n",
-            "two steps stand here as one; begin each with '- '",
+            "two steps are written as one; begin each with '- '",
         ),
         (
             UP + DEFAULT + "    request:\n      redact:\n      recall:\n",
@@ -400,7 +400,10 @@ def test_a_mistake_is_told_by_what_to_write_instead(tmp_path, text, said):
 @pytest.mark.parametrize(
     ("replace", "message"),
     [
-        ("[{pattern: '(a', with: b}]", "rewrite.replace.1.pattern: '(a' is no pattern of RE2: missing ): (a"),
+        (
+            "[{pattern: '(a', with: b}]",
+            "rewrite.replace.1.pattern: '(a' is not a valid RE2 pattern: missing ): (a",
+        ),
         ("[]", "rewrite.replace: expected at least 1 items, got a list"),
     ],
 )

@@ -46,16 +46,18 @@ def test_a_step_that_tells_of_memory_needs_some(told: Told, step: str):
     assert [line.split(": ")[:3] for line in found] == [
         ["6", f"pipelines.default.request.{i}", "warning"] for i in range(1, step.count(",") + 2)
     ]
-    assert all("nothing is remembered, so this does nothing; set 'memory:'" in line for line in found)
+    assert all("without memory this has no effect; set 'memory:'" in line for line in found)
     for memory in (SESSIONS, OFF, BOTH, ELSEWHERE):
         assert told(memory, step) == []
 
 
 def test_recall_needs_an_archive(told: Told):
-    assert told(NOTHING, "[recall]")[0].startswith("6: pipelines.default.request.1: warning: nothing is rem")
+    assert told(NOTHING, "[recall]")[0].startswith("6: pipelines.default.request.1: warning: without memory")
     for memory in (SESSIONS, OFF):
         (found,) = told(memory, "[recall]")
-        assert found.startswith("7: pipelines.default.request.1: warning: there is no archive, without which")
+        assert found.startswith(
+            "7: pipelines.default.request.1: warning: without an archive this has no effect"
+        )
         assert "ARCHIVE_URL" in found
     for memory in (BOTH, ELSEWHERE):
         assert told(memory, "[recall]") == []
@@ -63,10 +65,12 @@ def test_recall_needs_an_archive(told: Told):
 
 def test_facts_are_kept_beside_sessions_too_unless_the_archive_is_switched_off(told: Told):
     assert told(NOTHING, "[inject_facts]")[0].startswith(
-        "6: pipelines.default.request.1: warning: nothing is"
+        "6: pipelines.default.request.1: warning: without memory"
     )
     (found,) = told(OFF, "[inject_facts]")
-    assert found.startswith("7: pipelines.default.request.1: warning: no fact is kept with memory.archive")
+    assert found.startswith(
+        "7: pipelines.default.request.1: warning: with the archive switched off, no facts are stored"
+    )
     for memory in (SESSIONS, BOTH, ELSEWHERE):
         assert told(memory, "[inject_facts]") == []
 
@@ -82,8 +86,8 @@ def test_tools_need_facts(told: Told):
 @pytest.mark.parametrize(
     ("part", "shown", "said"),
     [
-        ("facts: {upstream: main}", "[inject_facts]", "no fact is kept with memory.archive switched off"),
-        ("recall: {rerank: {upstream: main}}", "[]", "there is no archive, without which"),
+        ("facts: {upstream: main}", "[inject_facts]", "with the archive switched off, no facts are stored"),
+        ("recall: {rerank: {upstream: main}}", "[]", "without an archive this has no effect"),
     ],
 )
 def test_what_works_on_the_archive_needs_one(told: Told, part: str, shown: str, said: str):
@@ -95,7 +99,9 @@ def test_what_works_on_the_archive_needs_one(told: Told, part: str, shown: str, 
 
 def test_what_waits_needs_somebody_who_sees_it(told: Told):
     (found,) = told("{sessions: 'memory:', work: false}")
-    assert found.startswith("1: memory.work: warning: no worker sees sessions in the server's own process")
+    assert found.startswith(
+        "1: memory.work: warning: a worker cannot read sessions in the server's own process"
+    )
     assert told(BOTH.replace("}", ", work: false}")) == []
     assert told("{sessions: 'memory:', work: true}") == []
 

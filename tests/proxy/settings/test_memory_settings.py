@@ -39,7 +39,7 @@ def told(tmp_path: Path) -> Told:
 )
 def test_nothing_could_be_cut_where_as_much_is_kept_as_may_be_there(told: Told, window: str):
     (fault,) = told(window)
-    assert fault.startswith("5: memory.window.keep_messages: keep fewer than 'max_messages'")
+    assert fault.startswith("5: memory.window.keep_messages: expected less than 'max_messages'")
 
 
 @pytest.mark.parametrize(
