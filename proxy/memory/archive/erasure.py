@@ -108,12 +108,7 @@ def tombstone(keys: TombstoneKeys, tenant: str, kind: int, name: str) -> Steps[f
 
 def tombstone_keys(codec: RowCodec) -> Steps[TombstoneKeys]:
     """Reads the keys of tombstones' digests, or creates one. Must come first in a transaction."""
-    return TombstoneKeys((yield from ensure_secrets(codec.codec, PURPOSE)))
-
-
-def tombstone_key_numbers() -> Steps[list[int]]:
-    """Reads the numbers of all keys of tombstones."""
-    return [number for number, _ in (yield from stored_secrets(PURPOSE))]
+    return TombstoneKeys((yield from ensure_secrets(codec.codec, PURPOSE)).readable)
 
 
 def _leave_tombstone(codec: RowCodec, tenant: str, kind: int, name: str, at: float) -> Steps[None]:

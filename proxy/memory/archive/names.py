@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 from proxy.memory.archive.sql import (
     Database,
     Rows,
+    Secrets,
     Steps,
     Transaction,
     ensure_secrets,
@@ -35,11 +36,10 @@ _log = logging.getLogger("turnkeeper")
 
 
 class _Loaded(NamedTuple):
-    """The cipher of names, its readable secrets, and all secrets as stored."""
+    """The cipher of names, and its secrets."""
 
     names: Names
-    secrets: tuple[bytes, ...]
-    stored: tuple[bytes, ...]
+    secrets: Secrets
 
 
 class NamedDatabase:
@@ -131,12 +131,11 @@ class NamedDatabase:
 
     def _checked(self, loaded: _Loaded, work: Transaction[T]) -> Steps[Any]:
         """Runs the steps, unless the secrets have changed."""
-        rows = yield from stored_secrets(PURPOSE)
-        stored = tuple(bytes(blob) for _, blob in rows)
-        if stored != loaded.stored:
-            if readable_secrets(self._codec, rows) != loaded.secrets:
+        stored = yield from stored_secrets(PURPOSE)
+        if stored != loaded.secrets.stored:
+            if readable_secrets(self._codec, stored) != loaded.secrets.readable:
                 return _CHANGED
-            self._loaded = loaded._replace(stored=stored)  # encoded by another key
+            self._loaded = loaded._replace(secrets=loaded.secrets._replace(stored=stored))
         return (yield from _translated(loaded.names, work))
 
 
@@ -250,9 +249,8 @@ _MERGE: Final = (
 
 def _load(codec: Codec) -> Steps[_Loaded]:
     secrets = yield from ensure_secrets(codec, PURPOSE)
-    rows = yield from stored_secrets(PURPOSE)
     # Only a codec with keys has such a database.
-    return _Loaded(cast("Names", codec.names(secrets)), secrets, tuple(bytes(blob) for _, blob in rows))
+    return _Loaded(cast("Names", codec.names(secrets.readable)), secrets)
 
 
 def _tenants(column: _Column) -> Steps[list[bytes]]:

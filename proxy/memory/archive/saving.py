@@ -16,19 +16,22 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from proxy.clock import wall_time
-from proxy.memory.archive.erasure import PURPOSE, is_erased, tombstone_key_numbers, tombstone_keys
+from proxy.memory.archive.erasure import PURPOSE, is_erased
 from proxy.memory.archive.records import TombstoneKeys
 from proxy.memory.archive.sql import (
     CHARACTERS_PER_ROW,
     Database,
     RowCodec,
+    Secrets,
     Steps,
     ensure_owner,
+    ensure_secrets,
     fetch,
     fetch_each,
     fetch_value,
     gather,
     owner_arguments,
+    stored_secrets,
     unembed,
 )
 from proxy.memory.archive.statements import (
@@ -515,7 +518,7 @@ class SessionWriter:
     def __init__(self, database: Database, codec: RowCodec) -> None:
         self._database = database
         self._codec = codec
-        self._keys: tuple[TombstoneKeys, list[int]] | None = None
+        self._secrets: Secrets | None = None
         self._recent = Newest[Key, _Recent](_RECENT)
         # Two concurrent saves would change each other's rows and have to read them again.
         self._lock = asyncio.Lock()
@@ -542,11 +545,11 @@ class SessionWriter:
 
         Adds finished parts to ``moved``, and rows that were read or written to ``stored``.
         """
-        if self._keys is None:
+        if self._secrets is None:
             self._recent.clear()
             stored.clear()
-            self._keys = await self._database.write(partial(_keys_and_numbers, self._codec))
-        keys, numbers = self._keys
+            self._secrets = await self._database.write(partial(ensure_secrets, self._codec.codec, PURPOSE))
+        keys, stored_keys = TombstoneKeys(self._secrets.readable), self._secrets.stored
         await self._read(parts, keys, stored)
         ahead = wall_time() + CLOCK_TOLERANCE
         most = _WRITES * self._codec.dialect.batch // CHARACTERS_PER_ROW
@@ -556,7 +559,7 @@ class SessionWriter:
         moved |= {part.key: part.session.cold_count for part in refused}
         is_done = not writes
         for planned in writes:
-            written = await self._write(planned, numbers, ahead)
+            written = await self._write(planned, stored_keys, ahead)
             stored |= written
             for one in planned:
                 key, cold_count = one.part.key, one.part.session.cold_count
@@ -564,7 +567,7 @@ class SessionWriter:
                     moved[key] = min(now.before + 1, cold_count)
                     self._remember(one.part, now)
             if len(written) < len(planned):
-                self._keys = None
+                self._secrets = None
             is_done = is_done or bool(written)
         return is_done
 
@@ -591,15 +594,15 @@ class SessionWriter:
             stored |= zip((part.key for part in unknown), read, strict=True)
 
     async def _write(
-        self, planned: Sequence[_Planned], numbers: list[int], ahead: float
+        self, planned: Sequence[_Planned], stored_keys: tuple[bytes, ...], ahead: float
     ) -> dict[Key, _Stored]:
         """Writes planned changes; returns the new rows of the parts that had not changed since their read."""
         if self._codec.dialect is not POSTGRES:
-            return await self._database.write(partial(_write_rows, self._codec, planned, numbers, ahead))
+            return await self._database.write(partial(_write_rows, self._codec, planned, stored_keys, ahead))
         if not any(one.missing or one.stored.talk is None for one in planned):
-            return await self._database.read(partial(_write, self._codec, planned, {}, numbers, ahead))
+            return await self._database.read(partial(_write, self._codec, planned, {}, stored_keys, ahead))
         try:
-            return await self._database.write(partial(_write_new, self._codec, planned, numbers, ahead))
+            return await self._database.write(partial(_write_new, self._codec, planned, stored_keys, ahead))
         except _Changed:
             return {}
 
@@ -613,12 +616,6 @@ class SessionWriter:
 
 class _Changed(Exception):
     """A session's rows have changed since they were read."""
-
-
-def _keys_and_numbers(codec: RowCodec) -> Steps[tuple[TombstoneKeys, list[int]]]:
-    keys = yield from tombstone_keys(codec)
-    numbers = yield from tombstone_key_numbers()
-    return keys, numbers
 
 
 def _plan(
@@ -656,10 +653,10 @@ def _plan(
 
 
 def _write_rows(
-    codec: RowCodec, planned: Sequence[_Planned], numbers: list[int], ahead: float
+    codec: RowCodec, planned: Sequence[_Planned], stored_keys: tuple[bytes, ...], ahead: float
 ) -> Steps[dict[Key, _Stored]]:
     """Writes sessions row by row, in a transaction that excludes other writers."""
-    if (yield from tombstone_key_numbers()) != numbers:
+    if (yield from stored_secrets(PURPOSE)) != stored_keys:
         return {}
     heads = yield from _read_heads([one.part for one in planned], [[*one.stored.erased] for one in planned])
     current = [one for one, head in zip(planned, heads, strict=True) if head.head() == one.stored.head()]
@@ -713,7 +710,7 @@ def _index(
 
 
 def _write_new(
-    codec: RowCodec, planned: Sequence[_Planned], numbers: list[int], ahead: float
+    codec: RowCodec, planned: Sequence[_Planned], stored_keys: tuple[bytes, ...], ahead: float
 ) -> Steps[dict[Key, _Stored]]:
     """Writes sessions that have no row yet, or whose users have none.
 
@@ -724,7 +721,7 @@ def _write_new(
     owners: dict[Owner, int] = {}
     for owner in sorted({owner for one in planned for owner in one.missing}):
         owners[owner] = yield from fetch_value(INSERT_OWNER, owner_arguments(owner))
-    written = yield from _write(codec, planned, owners, numbers, ahead)
+    written = yield from _write(codec, planned, owners, stored_keys, ahead)
     if len(written) < len(planned):
         raise _Changed
     return written
@@ -734,7 +731,7 @@ def _write(
     codec: RowCodec,
     planned: Sequence[_Planned],
     owners: Mapping[Owner, int],
-    numbers: list[int],
+    stored_keys: tuple[bytes, ...],
     ahead: float,
 ) -> Steps[dict[Key, _Stored]]:
     """Writes sessions in one PostgreSQL statement; ``owners`` are the ids of new users."""
@@ -764,7 +761,7 @@ def _write(
         "graves": [grave.name for grave in graves],
         "erased": sorted(at for at in graves.values() if at is not None),
         "purpose": PURPOSE,
-        "keys": numbers,
+        "keys": stored_keys,
         "people": sorted({row[name] for *_, row in each for name in _Users._fields if row[name]}),
         **_columns("added", added),
         **_columns("changed", changed, "item"),

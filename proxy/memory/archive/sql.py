@@ -6,7 +6,7 @@ import secrets
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -34,7 +34,7 @@ from proxy.memory.archive.terms import Lexicon
 from proxy.memory.errors import Unreadable
 from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.session import Entry
-from proxy.memory.stores.codec import Codec
+from proxy.memory.stores.codec import ENCRYPTED, Codec
 from proxy.memory.stores.sql import Arguments, BoundStatement, Each, Statement, id_bytes, id_text
 from proxy.memory.stores.store import Key, Owner
 
@@ -44,6 +44,8 @@ CHARACTERS_PER_ROW: Final = 400
 _MAX_INDEXED: Final = 20_000
 _NO_SESSION: Final = Key("", "")
 _SECRET_BYTES: Final = 32
+_COPY_BYTES: Final = 68
+"""The length of an encrypted secret."""
 T = TypeVar("T")
 V = TypeVar("V")
 Rows = list[tuple[Any, ...]]
@@ -191,40 +193,65 @@ def unembed(turns: Iterable[int]) -> Steps[None]:
 # --- secrets that all processes of an archive share, stored in it
 
 
-def ensure_secrets(codec: Codec, purpose: str) -> Steps[tuple[bytes, ...]]:
-    """Returns the readable secrets for a purpose, at least one, and encodes them anew with the newest key.
+class Secrets(NamedTuple):
+    """The readable secrets for a purpose, of which the first is in use, and all as they are stored."""
 
+    readable: tuple[bytes, ...]
+    stored: tuple[bytes, ...]
+
+
+def ensure_secrets(codec: Codec, purpose: str) -> Steps[Secrets]:
+    """Reads the secrets for a purpose; creates one if none is readable, and adds copies by the newest key.
+
+    Copies by other keys stay: a server that cannot read any secret creates one, and would do so without end.
     Must come first in a transaction: two that create the secret wait for each other.
     """
-    rows = yield from stored_secrets(purpose)
-    while not (readable := _readable(codec, rows)):
-        # Inserts nothing if another process has created one since the read.
-        blob = codec.encode(_NO_SESSION, secrets.token_bytes(_SECRET_BYTES))
-        yield from fetch(INSERT_SECRET, {"purpose": purpose, "number": len(rows), "blob": blob})
-        rows = yield from stored_secrets(purpose)
-    for number, secret, blob in readable:
-        if not codec.is_current(blob):
-            again = codec.encode(_NO_SESSION, secret)
-            yield from fetch(UPDATE_SECRET, {"purpose": purpose, "number": number, "blob": again})
-    return tuple(secret for _, secret, _ in readable)
+    stored = yield from stored_secrets(purpose)
+    while missing := _missing(codec, purpose, stored):
+        yield (missing,)  # changes nothing if another process has written since the read
+        stored = yield from stored_secrets(purpose)
+    return Secrets(readable_secrets(codec, stored), stored)
 
 
-def stored_secrets(purpose: str) -> Steps[Rows]:
-    """Reads the encoded secrets for a purpose, each with its number."""
-    return (yield from fetch(SECRETS, {"purpose": purpose}))
+def stored_secrets(purpose: str) -> Steps[tuple[bytes, ...]]:
+    """Reads the secrets for a purpose as they are stored."""
+    return tuple(bytes(blob) for (blob,) in (yield from fetch(SECRETS, {"purpose": purpose})))
 
 
-def readable_secrets(codec: Codec, rows: Rows) -> tuple[bytes, ...]:
+def readable_secrets(codec: Codec, stored: Iterable[bytes]) -> tuple[bytes, ...]:
     """Decodes stored secrets; leaves out unreadable ones."""
-    return tuple(secret for _, secret, _ in _readable(codec, rows))
+    return tuple(secret for secret, _ in _readable(codec, stored))
 
 
-def _readable(codec: Codec, rows: Rows) -> list[tuple[int, bytes, bytes]]:
+def _missing(codec: Codec, purpose: str, stored: Sequence[bytes]) -> BoundStatement | None:
+    """Returns a statement that adds the first secret or copy that is missing."""
+    readable = _readable(codec, stored)
+    if not readable:
+        blob = codec.encode(_NO_SESSION, secrets.token_bytes(_SECRET_BYTES))
+        return BoundStatement(INSERT_SECRET, {"purpose": purpose, "number": len(stored), "blob": blob})
+    for place, (secret, blob) in enumerate(readable):
+        copies = blob if blob.startswith(ENCRYPTED) else b""
+        # Every server can read a plain secret, so it is encrypted only if it is the one in use.
+        if (copies or place == 0) and not any(map(codec.is_current, _copies(blob))):
+            renewed = copies + codec.encode(_NO_SESSION, secret)
+            return BoundStatement(UPDATE_SECRET, {"purpose": purpose, "stored": blob, "blob": renewed})
+    return None
+
+
+def _readable(codec: Codec, stored: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
+    """Returns the readable secrets, each with what is stored."""
     readable = []
-    for number, blob in rows:
-        with contextlib.suppress(Unreadable):  # under an encryption key that is lost
-            readable.append((number, codec.decode(_NO_SESSION, bytes(blob)), bytes(blob)))
+    for blob in stored:
+        for copy in _copies(blob):
+            with contextlib.suppress(Unreadable):  # by another encryption key
+                readable.append((codec.decode(_NO_SESSION, copy), blob))
+                break
     return readable
+
+
+def _copies(blob: bytes) -> list[bytes]:
+    """Returns the copies of a stored secret: one by each key that has been the newest, or one plain."""
+    return [blob[start : start + _COPY_BYTES] for start in range(0, len(blob), _COPY_BYTES)]
 
 
 # --- rows

@@ -54,15 +54,13 @@ OWNER_SESSIONS: Final = Statement(
     " GROUP BY k.session ORDER BY MAX(t.at) DESC LIMIT :limit"
 )
 DELETE_OWNER: Final = Statement("DELETE FROM turnkeeper_people WHERE id = :owner")
-SECRETS: Final = Statement(
-    "SELECT number, blob FROM turnkeeper_secrets WHERE purpose = :purpose ORDER BY number"
-)
+SECRETS: Final = Statement("SELECT blob FROM turnkeeper_secrets WHERE purpose = :purpose ORDER BY number")
 INSERT_SECRET: Final = Statement(
     "INSERT INTO turnkeeper_secrets (purpose, number, blob) VALUES (:purpose, :number, :blob)"
     " ON CONFLICT (purpose, number) DO NOTHING"
 )
 UPDATE_SECRET: Final = Statement(
-    "UPDATE turnkeeper_secrets SET blob = :blob WHERE purpose = :purpose AND number = :number"
+    "UPDATE turnkeeper_secrets SET blob = :blob WHERE purpose = :purpose AND blob = :stored"
 )
 TOMBSTONE: Final = Statement(
     "SELECT MAX(at) FROM turnkeeper_tombstones"
@@ -449,8 +447,8 @@ _SAVED: Final = """WITH people AS (
     WHERE :erased::float8[] = ARRAY(
         SELECT t.at FROM unnest(:graveyards::bytea[], :gravekinds::bigint[], :graves::bytea[])
             AS g (tenant, kind, name) JOIN turnkeeper_tombstones t USING (tenant, kind, name) ORDER BY t.at
-    ) AND :keys::bigint[] = ARRAY(
-        SELECT number FROM turnkeeper_secrets WHERE purpose = :purpose ORDER BY number
+    ) AND :keys::bytea[] = ARRAY(
+        SELECT blob FROM turnkeeper_secrets WHERE purpose = :purpose ORDER BY number
     ) AND cardinality(:people::bigint[]) = (SELECT COUNT(*) FROM people)
 ), renewed AS (
     UPDATE turnkeeper_talks k SET updated = s.updated, mark =

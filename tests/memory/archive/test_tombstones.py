@@ -11,7 +11,7 @@ import pytest
 from proxy.memory.archive.archive import Archive, open_archive
 from proxy.memory.archive.erasure import PURPOSE
 from proxy.memory.archive.records import Fact
-from proxy.memory.archive.sql import Steps, ensure_secrets, fetch
+from proxy.memory.archive.sql import Secrets, Steps, ensure_secrets, fetch
 from proxy.memory.session import Session
 from proxy.memory.stores.codec import Codec, Plain
 from proxy.memory.stores.encryption import Encryption
@@ -81,7 +81,7 @@ async def test_a_key_that_another_process_makes_behind_ones_reading_is_the_only_
     async with opened(url) as archive:
         await archive.forget(ANN, at=NOW)
         ((key,),) = await rows(archive, KEYS)
-        assert await archive._database.write(late) == (bytes(key),)
+        assert await archive._database.write(late) == Secrets((bytes(key),), (bytes(key),))
         assert len(await rows(archive, KEYS)) == 1
 
 
