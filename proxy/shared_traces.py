@@ -43,7 +43,8 @@ class SharedTraces:
     """Collects traces, and adds them half a second later with one command for each tenant.
 
     At a high rate the next batch is delayed, and has only the newest traces. A batch that fails is sent again
-    with the next one. Without ``with_text``, traces have no text.
+    with the next one, as far as its traces are still among the newest. Without ``with_text``, traces have no
+    text.
     """
 
     def __init__(self, turns: "RedisTurns", codec: Codec, *, with_text: bool) -> None:
@@ -93,7 +94,8 @@ class SharedTraces:
             try:
                 await self._turns.add(tenant, turns, keep=self._keep)
             except StoreError:
-                self._pending[tenant] = pending | self._pending.get(tenant, {})
+                unsent = pending | self._pending.get(tenant, {})
+                self._pending[tenant] = dict([*unsent.items()][-self._keep :])
 
     async def reports(self, tenant: str) -> Sequence[Trace]:
         """Reads the traces of all hosts, without content, the newest first. Raises StoreError."""

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from proxy import shared_traces
+from proxy.memory.errors import StoreError
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.encryption import Encryption
 from proxy.memory.stores.redis_turns import RedisTurns
@@ -201,3 +202,23 @@ async def test_a_process_with_many_turns_sends_the_newest_of_them_and_not_too_ma
         assert later - at >= sum(len(turn.report) + len(turn.content) for turn in turns) / rate
     assert {turn.id for turn in batches[-1]} == set(ended[-len(batches[-1]) :])
     assert len(ended) > sum(map(len, batches)), "and most are left out"
+
+
+async def test_while_the_store_refuses_turns_only_the_newest_wait_for_it() -> None:
+    traces, ended, kept = Traces(), list[str](), Kept()
+
+    class Refusing:
+        async def add(self, _tenant: str, _turns: Sequence[KeptTurn], *, keep: int) -> None:
+            ended.extend(end(traces) for _ in range(keep))
+            raise StoreError("Redis cannot be reached")
+
+    shared: Any = SharedTraces(Refusing(), Plain(), with_text=True)  # type: ignore[arg-type]
+    traces.set_retention(Retention(turns=KEEP, content=True))
+    traces.shared = shared
+    ended.append(end(traces))
+    for _ in range(5):
+        await shared.flush()
+    shared._turns = kept
+    await shared.aclose()
+    ((_, batch),) = kept.batches
+    assert [turn.id for turn in batch] == ended[: -KEEP - 1 : -1]
