@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -39,6 +40,8 @@ WRITE_TOLERANCE: Final = 0.2
 """Seconds by which a write may take longer than a call waits: stores gather what they write for a while."""
 
 _BACKOFF: Final = Backoff(0.1, 2.0, jitter=0.5)
+# However many sessions wait for the store, calls have the processor.
+_RETRIES_A_SECOND: Final = 100
 _REVISE_WITHIN: Final = 2.0
 _MAX_PENDING_BYTES: Final = 128_000_000
 # What the values of a turn take beside its texts.
@@ -169,6 +172,8 @@ class Recorder:
 
     async def drain(self) -> None:
         """Waits until everything is written, for 2.5 seconds at most; what is left then is lost."""
+        while self._pauses:
+            self._end_a_pause()
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=_DRAIN_WITHIN)
             for task in late:
@@ -244,15 +249,17 @@ class Recorder:
                     turns[0] = without_view(turns[0])
                 self.backlog.add_refused(key, error, len(turns))
                 self._health.write_failed = not isinstance(error, Unreadable)
-                await self._pause(_BACKOFF.pause(failures))
+                await self._pause(failures)
             except Exception as error:  # noqa: BLE001 - one turn that cannot be written must not hold up the rest
                 _log.error("A turn cannot be written: %s", type(error).__name__)
                 await self._drop_first(pending, is_lost=True)
         del self._pending_sessions[key]
         self._writer.store.heads.pop(key, None)
 
-    async def _pause(self, seconds: float) -> None:
-        """Waits for so many seconds, or until the write of another session that waited has succeeded."""
+    async def _pause(self, failures: int) -> None:
+        """Waits until the next try, or until the write of another session that waited has succeeded."""
+        share = random.uniform(0.0, 2 * len(self._pauses) / _RETRIES_A_SECOND)  # noqa: S311 - no secret
+        seconds = max(_BACKOFF.pause(failures), share)
         over = asyncio.get_running_loop().create_future()
         self._pauses[over] = None
         try:

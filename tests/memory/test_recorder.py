@@ -24,6 +24,7 @@ from proxy.memory.stores.session_store import SessionStore, StoredSession
 from proxy.memory.stores.store import BlobWrite, Key, Owner, Store
 from proxy.memory.turn_record import TurnRecord
 from proxy.memory.view import RequestView
+from tests import hurried_loop
 from tests.peers.fake_upstream import stream_of
 from tests.remembering import sessions
 
@@ -113,6 +114,26 @@ def test_a_session_that_is_written_again_has_all_others_try_one_by_one(
         return [await texts(store.store, key) for key in keys], store.most_at_once
 
     assert asyncio.run(run()) == ([["question 0", "answer 0"]] * len(keys), 1)
+
+
+def test_however_many_sessions_wait_for_a_store_it_is_tried_as_often_and_at_last_all_are_written() -> None:
+    async def run() -> tuple[list[int], int]:
+        store, tried = Sick(memory(), failures=10**6), []
+        recorder = Recorder(Writer(sessions(store), SessionLimits()))
+        for number in range(3000):
+            recorder.put(said(0, Key("default", f"s{number}")))
+        await asyncio.sleep(5)
+        for _ in range(3):
+            before = store.failures
+            await asyncio.sleep(10)
+            tried.append(before - store.failures)
+        store.failures = 0
+        await recorder.drain()
+        return tried, recorder.lost_turns
+
+    tried, lost = hurried_loop.run(run())
+    assert all(500 < times < 2000 for times in tried), "a hundred times in a second, or about that"
+    assert lost == 0
 
 
 class Slow:
