@@ -202,6 +202,8 @@ class Link:
             raise self._too_slow() from None
         finally:
             timer.cancel()
+            # The reply has its error, whose traceback has this frame: a cycle, with all that was sent.
+            del reply
 
     async def aclose(self) -> None:
         """Waits one deadline for commands in flight, then closes all connections."""

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
+from redis.exceptions import RedisError
 
 from proxy.memory.errors import StoreError
 from proxy.memory.stores import codec
@@ -93,6 +95,40 @@ async def test_what_a_server_refuses_is_told_to_its_asker_alone(server: RedisSer
         refused, held, none = await asyncio.gather(*asked, return_exceptions=True)
     assert isinstance(refused, StoreError) and "WRONGTYPE" in str(refused)
     assert (held.blob, none) == (b"1", None)
+
+
+async def forget_scripts(server: RedisServer, store: Store) -> None:
+    server.ask("SCRIPT", "FLUSH")
+    assert await store.write(Key("t", "other"), BlobWrite(b"blob", version=0, ttl=60))
+
+
+async def take_nothing(server: RedisServer, store: Store) -> None:
+    server.ask("CONFIG", "SET", "maxmemory", "1")
+    with pytest.raises(StoreError):
+        await store.write(Key("t", "other"), BlobWrite(b"blob", version=0, ttl=60))
+
+
+async def be_late(server: RedisServer, store: Store) -> None:
+    server.ask("CLIENT", "PAUSE", "1000", "ALL")
+    with pytest.raises(StoreError):
+        await store.read(KEY)
+
+
+@pytest.mark.parametrize("fail", [forget_scripts, take_nothing, be_late])
+async def test_an_error_and_what_was_sent_are_freed_without_the_garbage_collector(
+    server: RedisServer, fail: Callable[[RedisServer, Store], Awaitable[None]]
+):
+    gc.collect()
+    gc.disable()
+    try:
+        async with opened(server.url, deadline=0.3) as store:
+            assert await store.write(KEY, BlobWrite(b"blob", version=0, ttl=60))
+            await store.read(KEY)
+            await fail(server, store)
+        errors = [each for each in gc.get_objects() if isinstance(each, RedisError | TimeoutError)]
+    finally:
+        gc.enable()
+    assert errors == []
 
 
 async def test_who_reads_waits_for_nobody_who_writes(server: RedisServer):
