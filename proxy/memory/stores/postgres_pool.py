@@ -112,6 +112,9 @@ class PostgresPool:
         """Returns the result of a task from ``begin``. Raises what ``run`` raises."""
         if not await wait_until_done(task, within or self._timeout):
             raise StoreError("The memory database is too slow.")
+        if isinstance(error := task.exception(), StoreError):
+            # A copy: the task's own would refer to the frames that refer to the task, and to what was sent.
+            raise StoreError(*error.args) from error.__cause__
         return task.result()
 
     async def aclose(self) -> None:
@@ -139,6 +142,8 @@ class PostgresPool:
             async with limit, pool.acquire(timeout=self._timeout) as connection:
                 return await work(connection)
         except FAILURES as error:
+            # For the same reason: its frames include some of asyncpg's that refer to it.
+            error.__traceback__ = None
             raise _failure(error) from error
 
     async def _open(self) -> Any:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -123,6 +124,20 @@ async def test_a_server_that_never_speaks_costs_the_timeout(opened: Open):
         with pytest.raises(StoreError, match="too slow"):
             await store.read(KEY)
         assert time.monotonic() - began < TIMEOUT + SLACK
+
+
+async def test_errors_and_what_was_sent_are_freed_without_the_garbage_collector(opened: Open):
+    store = opened("postgresql://me:s3cret@127.0.0.1:1/x")
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(4):
+            with contextlib.suppress(StoreError):
+                await store.write(KEY, BlobWrite(b"1", version=0, ttl=60))
+        errors = [each for each in gc.get_objects() if isinstance(each, StoreError | OSError)]
+    finally:
+        gc.enable()
+    assert len(errors) < 4, "only the last one is kept, to be looked at"
 
 
 async def test_no_error_shows_the_password(opened: Open):
