@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from functools import partial
 from typing import Annotated, Any, Final
@@ -185,22 +185,18 @@ class MemoryTools:
         self._pending: list[_FactChange] = []
         self._committed: list[_FactChange] = []
         self._committing: asyncio.Task[None] | None = None
-        self._tools: dict[str, Callable[[str, float], Awaitable[Any]]] = {
-            STORE: self._store,
-            RECALL: self._recall,
-            FORGET: self._forget,
-        }
 
     async def run(self, name: str, arguments: str, until: float) -> str:
         """Runs a call; returns its result as JSON. ``until`` is its deadline, in loop time."""
         self._calls += 1
+        tools = {STORE: self._store, RECALL: self._recall, FORGET: self._forget}
         result: Any
         try:
             if self._calls > _MAX_CALLS:
                 result = {"error": f"This was not done: memory takes {_MAX_CALLS} calls in one turn."}
             else:
                 async with asyncio.timeout_at(until):
-                    result = await self._tools[name](arguments or "{}", until)
+                    result = await tools[name](arguments or "{}", until)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             result = {"error": f"The arguments cannot be used: {error}"}
         except (StoreError, TimeoutError):

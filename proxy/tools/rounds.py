@@ -1,6 +1,7 @@
 """Rounds of memory tools within one turn, whose texts and calls are joined into one answer."""
 
 import asyncio
+import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -103,7 +104,8 @@ class Dialogue:
         self._runner = tools.runner
         self._max_rounds = tools.max_rounds
         self._running = asyncio.Lock()
-        self._response: object = None
+        # Weak, because the response refers to this.
+        self._response: weakref.ref[Response] | None = None
 
     @property
     def is_last_round(self) -> bool:
@@ -139,23 +141,23 @@ class Dialogue:
         """Makes the tools' changes at the end of an answer, so that the next turn finds them."""
         await self._runner.settle()
 
-    def assign_to(self, response: object) -> None:
+    def assign_to(self, response: Response) -> None:
         """Records that the client gets this response; no tools run for another one any more."""
-        self._response = response
+        self._response = weakref.ref(response)
 
-    async def is_outdated(self, response: object, since: int) -> bool:
+    async def is_outdated(self, response: Response, since: int) -> bool:
         """Whether tools have run for another response; false once the client gets this one.
 
         ``since`` is how many rounds were finished when this response was requested.
         """
-        if self._response is response:
+        if self._response and self._response() is response:
             return False
         async with self._running:  # the calls of another response have to end first
             return self.rounds != since
 
-    def is_assigned_elsewhere(self, response: object) -> bool:
+    def is_assigned_elsewhere(self, response: Response) -> bool:
         """Whether the client gets another response."""
-        return self._response is not None and self._response is not response
+        return self._response is not None and self._response() is not response
 
     async def run_calls(self, done: Round) -> None:
         """Runs the calls of a round, and adds them and their results to ``messages``."""
@@ -179,7 +181,7 @@ class Dialogue:
             self.usages += [done.usage] if done.usage else []
             self.rounds += 1
 
-    async def run_side_calls(self, done: Round, response: object) -> None:
+    async def run_side_calls(self, done: Round, response: Response) -> None:
         """Runs calls that came together with calls of the client's tools; the model gets no results."""
         async with self._running:
             self.assign_to(response)
@@ -237,6 +239,7 @@ class Rounds(Response):
         """Ends the round at once."""
         self._ended = True
         self._response.close()
+        self._ask = _ask_nothing  # what asks refers to this response
 
     async def _read_events(self) -> bytes:
         current, loop = self._streamed, asyncio.get_running_loop()
@@ -283,6 +286,10 @@ class Rounds(Response):
         self._framing = Framing()
         self._streamed.begin()
         self._whole.begin()
+
+
+async def _ask_nothing(_due: float) -> Response:
+    raise UpstreamBroken("The answer was closed.")
 
 
 class StreamedRound(Round):
