@@ -46,6 +46,7 @@ class UserValues(Generic[T]):
         self._kind = kind
         self._empty = empty
         self._secret = b""
+        self._version = 0  # of the stored secret, until it is renewed
 
     async def read(self, user: Owner, *, background: bool = False) -> T:
         """Reads the value of a user; a ``background`` read has the longer time-out."""
@@ -106,8 +107,14 @@ class UserValues(Generic[T]):
         return await self._store.delete(key)
 
     async def erased_since(self, users: Sequence[Owner], at: float) -> list[Owner]:
-        """The users erased after ``at``, in seconds since 1970, while that is remembered."""
-        if not await self._has_secret(background=True):
+        """The users erased after ``at``, in seconds since 1970, while that is remembered.
+
+        Without the key of the hashes, because its encryption key is lost, no erasure is found.
+        """
+        try:
+            if not await self._has_secret(background=True):
+                return []
+        except Unreadable:
             return []
         return [user for user in users if (await self._store.deleted(self._hashed(user)) or 0.0) > at]
 
@@ -140,9 +147,16 @@ class UserValues(Generic[T]):
         return self._hashed(user)
 
     async def _has_secret(self, *, background: bool) -> bool:
-        """Whether the store has a key of the hashes."""
+        """Whether the store has a key of the hashes; the first time in the background, it is written again.
+
+        Each write uses the newest encryption key, so the key of the hashes outlives a change of keys.
+        """
         if not self._secret and (stored := await self._store.read(_SECRET, background=background)):
-            self._secret = stored.blob
+            self._secret, self._version = stored.blob, stored.version
+        if background and self._version:
+            put = BlobWrite(self._secret, self._version, LASTING, background=True)
+            await self._store.write(_SECRET, put)  # or another process has just written it
+            self._version = 0
         return bool(self._secret)
 
     def _hashed(self, user: Owner) -> Key:

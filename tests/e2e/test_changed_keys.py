@@ -20,8 +20,8 @@ upstreams: {{main: {{base_url: "practice:"}}}}
 pipelines: {{default: {{upstreams: [main], request: [recall]}}}}
 """
 OLD, NEW = (base64.urlsafe_b64encode(letter * 32).decode() for letter in (b"o", b"n"))
-KEYS = {"old": {"OLD_KEY": OLD}, "both": {"NEW_KEY": NEW, "OLD_KEY": OLD}}
-STEPS = [("old", "old"), ("both", "old"), ("both", "both")]
+KEYS = {"old": {"OLD_KEY": OLD}, "both": {"NEW_KEY": NEW, "OLD_KEY": OLD}, "new": {"NEW_KEY": NEW}}
+STEPS = [("old", "old"), ("both", "old"), ("both", "both"), ("new", "both"), ("new", "new")]
 SOON = 3.0
 """Seconds; a server that waits for the other to leave its secrets alone takes longer."""
 

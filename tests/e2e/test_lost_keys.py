@@ -103,6 +103,15 @@ def test_with_the_key_given_again_they_are_forgotten_as_well(serve: Serve, place
     assert [one["id"] for one in proxy.client.get("/v1/memory/sessions").json()["data"]] == ["his"]
 
 
+def test_turns_are_stored_although_the_key_of_an_earlier_erasure_is_lost(
+    serve: Serve, places: dict[str, str]
+) -> None:
+    assert serve(CONFIG, **places, NEW_KEY=OLD).client.delete(ANN).status_code == 204
+    proxy = serve(CONFIG, **places, NEW_KEY=NEW)
+    say(proxy, "hers")
+    assert proxy.client.get("/v1/memory/sessions/hers").status_code == 200
+
+
 def test_of_very_many_the_first_are_told_in_words_and_all_in_a_list(
     serve: Serve, places: dict[str, str]
 ) -> None:
