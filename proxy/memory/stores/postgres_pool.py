@@ -139,8 +139,12 @@ class PostgresPool:
             if self._opening is None or (self._opening.done() and not _succeeded(self._opening)):
                 self._opening = self._start(self._open())
             pool = await asyncio.shield(self._opening)
-            async with limit, pool.acquire(timeout=self._timeout) as connection:
-                return await work(connection)
+            async with limit:
+                connection = await pool.acquire(timeout=self._timeout)
+                try:
+                    return await work(connection)
+                finally:
+                    self._start(pool.release(connection))  # this takes several rounds of the loop
         except FAILURES as error:
             # For the same reason: its frames include some of asyncpg's that refer to it.
             error.__traceback__ = None

@@ -305,6 +305,40 @@ async def test_a_read_and_a_write_are_one_round_trip_each(
     assert not [query for query in asked if "RESET" in query or "BEGIN" in query]
 
 
+def test_a_read_and_a_write_take_six_rounds_of_the_loop(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+):
+    """Where a core is full each is milliseconds; a connection is given back while its reply is used."""
+    rounds, taken = 0, list[tuple[int, int]]()
+    run_once = asyncio.BaseEventLoop._run_once  # type: ignore[attr-defined]
+
+    def counted(loop: asyncio.BaseEventLoop) -> None:
+        nonlocal rounds
+        rounds += 1
+        run_once(loop)
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "_run_once", counted)
+
+    async def run() -> None:
+        store = PostgresStore(postgres.url(await postgres.new_schema()), deadline=PATIENCE)
+        await at_last(store.ping)
+        version = 0
+        for _ in range(15):
+            before = rounds
+            await store.write(KEY, BlobWrite(b"1", version=version, ttl=60))
+            writing = rounds - before
+            await asyncio.sleep(0.01)
+            before = rounds
+            version = (await store.read(KEY) or StoredBlob(b"", 0)).version
+            taken.append((writing, rounds - before))
+            await asyncio.sleep(0.01)
+        await store.aclose()
+
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        runner.run(run())
+    assert max(map(min, zip(*taken, strict=True))) <= 6, taken
+
+
 async def test_a_reply_that_came_while_the_loop_was_busy_is_not_late(opened: Open, url: str):
     store = opened(url)
     await at_last(lambda: store.read(KEY))  # which is prepared from now on
