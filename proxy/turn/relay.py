@@ -274,6 +274,7 @@ class KeepAlive:
         """Ends the phrase and the comments."""
         for task in self._tasks:
             task.cancel()
+        self._tasks.clear()  # they refer to this object
 
     async def _say_filler(self, filler: Filler, answer: FilteredAnswer) -> None:
         await asyncio.sleep(filler.after)

@@ -53,18 +53,24 @@ def test_a_turn_that_fails_leaves_nothing_either(
     assert garbage(proxy, fails, times=8) == {}
 
 
-@pytest.mark.parametrize("has", [[], ["session"], ["session", "tools"]], ids=" and ".join)
+PIPELINES = {
+    "plain": "",
+    "memory tools": ", tools: [memory_recall]",
+    "answer filters": ", answer: [speakable, {filler: {after: 10s, phrases: [Well]}}]",
+    "comments": ", keep_alive: 10s",
+    "hedging": ", hedge: 10s",
+}
+
+
+@pytest.mark.parametrize("has_session", [True, False])
 @pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("pipeline", PIPELINES)
 def test_a_turn_leaves_nothing_for_the_garbage_collector(
-    serve: Serve, tmp_path: Path, has: list[str], stream: bool
+    serve: Serve, tmp_path: Path, pipeline: str, *, stream: bool, has_session: bool
 ) -> None:
-    config = (
-        CONFIG.replace("upstreams: [main]", "upstreams: [main], tools: [memory_recall]")
-        if "tools" in has
-        else CONFIG
-    )
+    config = CONFIG.replace("upstreams: [main]", f"upstreams: [main]{PIPELINES[pipeline]}")
     proxy = serve(config, MEMORY_URL=f"sqlite:{tmp_path / 'm.db'}")
-    headers = {"X-Session-Id": "s1", "X-User-Id": "ann"} if has else {}
+    headers = {"X-Session-Id": "s1", "X-User-Id": "ann"} if has_session else {}
 
     def turn() -> None:
         answer = proxy.chat([{"role": "user", "content": "Hi"}], stream=stream, headers=headers)
