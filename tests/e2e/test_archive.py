@@ -594,7 +594,7 @@ def test_documents_are_added_told_listed_and_removed(
     (folder / "broken.txt").write_bytes(b"\xff\xfe\x00")
     done = turnkeeper("documents", "add", "handbook")
     assert (done.returncode, done.stdout) == (1, "1 of 2 documents were added.\n")
-    assert "handbook/broken.txt: it is no text" in done.stderr
+    assert "handbook/broken.txt: it is not text" in done.stderr
     assert turnkeeper("documents", "list").stdout == "handbook/hours.md\n"
     say(archiving, "What are your opening hours?")
     assert "handbook/hours.md: We open at nine." in sent(upstream)[-1]["content"]
