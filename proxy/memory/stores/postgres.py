@@ -34,8 +34,6 @@ TIMEOUT: Final = 0.2
 """The time-out in seconds of a command, and of an attempt to connect."""
 _CONNECTIONS: Final = 8
 _FEW_CONNECTIONS: Final = 4
-# The most connections that write sessions at once: reads, for which callers wait, find others free.
-_WRITING: Final = 2
 _SWEEP_EVERY: Final = 60.0
 _SWEPT_AT_ONCE: Final = 50
 # During a backup, the index keeps all former due times of sessions. So it is read from a minute before the
@@ -84,7 +82,8 @@ class PostgresStore(SqlStore):
         self._deadline = deadline
         size = _CONNECTIONS if deadline < BACKGROUND_DEADLINE else _FEW_CONNECTIONS
         self._pool = PostgresPool(url, timeout=max(TIMEOUT, deadline), size=size)
-        self._writes = SessionWrites(self._pool, _WRITING)
+        self._replacing = SessionWrites(self._pool, _REPLACE)
+        self._creating = SessionWrites(self._pool, _CREATE)
         self.calls = Reads(self._pool)
         """The reads of calls."""
         self._sweep_due = time.monotonic() + _SWEEP_EVERY
@@ -103,7 +102,7 @@ class PostgresStore(SqlStore):
         if time.monotonic() >= self._sweep_due:
             self._sweep_due = time.monotonic() + _SWEEP_EVERY
             self._pool.begin(_sweep)
-        if await self._writes.change(_REPLACE if put.version else _CREATE, arguments):
+        if await (self._replacing if put.version else self._creating).change(arguments):
             return True
         if await self.fetch(sql.ERASED_SINCE, arguments):
             raise SessionDeleted("The session was deleted.")

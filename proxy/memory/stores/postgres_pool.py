@@ -382,37 +382,35 @@ class Reads(_Sharing):
 
 
 class SessionWrites(_Sharing):
-    """Writes of sessions; those that wait for a connection together share a transaction and a round trip.
+    """Writes of sessions by a statement; those that wait for the one before share a transaction.
 
-    Each statement changes one session, and returns its new version if it did. At most ``connections`` are
-    used at a time.
+    The statement changes one session, and returns its new version if it did.
     """
 
-    def __init__(self, pool: PostgresPool, connections: int) -> None:
-        super().__init__(pool, asyncio.Semaphore(connections))
+    def __init__(self, pool: PostgresPool, statement: Statement) -> None:
+        super().__init__(pool, asyncio.Lock())
+        self._statement = statement
 
-    async def change(self, statement: Statement, arguments: Arguments) -> bool:
+    async def change(self, arguments: Arguments) -> bool:
         """Returns whether the session was changed. Raises StoreError."""
         batch, task = self._waiting()
-        batch.setdefault(statement, []).append(arguments)
+        rows = batch.setdefault(self._statement, [])
+        rows.append(arguments)
         try:
             versions = await self._pool.result(task)
         except StoreError as error:
-            if batch == {statement: [arguments]} or not isinstance(error.__cause__, asyncpg.PostgresError):
+            if len(rows) == 1 or not isinstance(error.__cause__, asyncpg.PostgresError):
                 raise
             # What the server refused may be another session.
-            versions = await self._pool.run(partial(self._carry_out, {statement: [arguments]}))
+            versions = await self._pool.run(partial(self._carry_out, {self._statement: [arguments]}))
         return arguments["fresh"] in versions
 
     async def _carry_out(self, batch: _Batch, connection: Connection) -> Collection[object]:
         """Returns the new versions."""
-        versions = set()
-        for statement, rows in batch.items():
-            # Transactions that lock sessions in the same order cannot wait for each other in a circle.
-            rows.sort(key=itemgetter("tenant", "session"))
-            for (version,) in await connection.fetchmany(statement.numbered, map(statement.in_order, rows)):
-                versions.add(version)
-        return versions
+        # Transactions that lock sessions in the same order cannot wait for each other in a circle.
+        rows = sorted(batch[self._statement], key=itemgetter("tenant", "session"))
+        written = await connection.fetchmany(self._statement.numbered, map(self._statement.in_order, rows))
+        return {version for (version,) in written}
 
 
 async def fetch_all(connection: Connection, steps: Sequence[BoundStatement | Each]) -> list[Any]:
