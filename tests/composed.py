@@ -1,4 +1,4 @@
-"""What a kind of upstream is sent, read back."""
+"""The request body for a kind of upstream, decoded again."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The project's pages: the blocks in them, what they show, and a place where they are carried out."""
+"""The project's pages: their blocks, their examples, and a folder in which these are executed."""
 
 import contextlib
 import json

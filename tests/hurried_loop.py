@@ -1,4 +1,4 @@
-"""An event loop on which nobody waits: where nothing is to be done, its clock is put on to the next thing."""
+"""An event loop that never waits: when idle, it sets its clock forward to the next timer."""
 
 import asyncio
 import selectors

@@ -1,4 +1,4 @@
-"""What the image promises, as far as it can be told without a container engine."""
+"""The image's promises, as far as they can be tested without a container engine."""
 
 import contextlib
 import json

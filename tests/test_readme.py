@@ -1,4 +1,4 @@
-"""What the README tells a newcomer to paste does what it says."""
+"""The commands of the README work for a newcomer."""
 
 import json
 import re

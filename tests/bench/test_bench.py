@@ -1,4 +1,4 @@
-"""The benches run; what they measure is looked at by people."""
+"""The benches run; their results are for readers."""
 
 import re
 import subprocess

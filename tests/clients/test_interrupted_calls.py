@@ -1,4 +1,4 @@
-"""Whole calls of the voice frameworks: what they show as interrupted, memory and the model are told."""
+"""Whole calls of the voice frameworks: interruptions reach memory and the model."""
 
 import json
 import os

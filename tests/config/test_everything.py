@@ -1,4 +1,4 @@
-"""config/everything.yaml shows all that there is, and works."""
+"""config/everything.yaml contains every setting, and works."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""The compose file: what it names exists, and what it sets is read."""
+"""The compose file: everything that it names exists, and all its settings are read."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The examples of what stands in front of servers, run for real where they are installed."""
+"""The example configurations of proxies, run with the installed programs."""
 
 import os
 import shutil

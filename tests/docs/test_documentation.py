@@ -1,4 +1,4 @@
-"""What the pages tell to write and to do can be written and done, and what they show is what comes."""
+"""The commands and configurations on the pages work, and give the output that the pages show."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""What is made from the code is as the code is."""
+"""Generated pages are up to date with the code."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who may call, seen from outside."""
+"""Keys and loopback, tested from outside."""
 
 import httpx2
 import pytest

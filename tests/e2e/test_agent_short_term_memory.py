@@ -1,4 +1,4 @@
-"""An agent's short-term memory in Agora's shape: read in a call, shown to the model, told to the next."""
+"""An agent's short-term memory: read in a call, sent to the model, and known in the next call."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""Agora's own lists of what was said, as its documentation shows them: as a request, and as a session."""
+"""Agora's message lists from its documentation, as requests and as imported sessions."""
 
 import json
 from pathlib import Path

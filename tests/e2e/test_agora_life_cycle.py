@@ -1,4 +1,4 @@
-"""Agora's agents over their whole life: what was said in a call, the next one knows."""
+"""Agora's agents over their whole life: the next call knows the words of the last one."""
 
 import hashlib
 import hmac

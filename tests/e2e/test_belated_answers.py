@@ -1,4 +1,4 @@
-"""An interrupted answer that is replayed behind the words that cut it: a model would go on with it."""
+"""An interrupted answer that is replayed after the words that cut it, which a model would continue."""
 
 from typing import Any
 

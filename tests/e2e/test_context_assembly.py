@@ -1,4 +1,4 @@
-"""What a model is shown: the recent talk, what is known of the user, and what was found, gathered at once."""
+"""The prompt combines the recent turns, the user's facts and recalled passages, all read at once."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""With encryption, no file and no server of memory has a session's or a user's name as it is."""
+"""With encryption, no store contains the plain name of a session or a user."""
 
 import asyncio
 import base64

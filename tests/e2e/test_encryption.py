@@ -1,4 +1,4 @@
-"""What a stolen database file tells, and what a wrong key does."""
+"""What a stolen database file reveals, and what a wrong key does."""
 
 import base64
 import sys

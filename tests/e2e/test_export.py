@@ -1,4 +1,4 @@
-"""An export of one person: the same keys and shapes, whatever is held and wherever it is."""
+"""The export of a user has the same keys and shapes with every store."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Facts from outside: learnt from the caller alone, told at once, and forgotten at once."""
+"""Facts from outside: extracted from the caller's words only, used at once, and forgotten at once."""
 
 import asyncio
 import time

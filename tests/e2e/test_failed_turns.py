@@ -1,4 +1,4 @@
-"""A turn that failed leaves memory as it was: without a session, where there was none."""
+"""A failed turn leaves memory unchanged, and creates no session."""
 
 import pytest
 

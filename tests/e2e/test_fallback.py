@@ -1,4 +1,4 @@
-"""Before the first delta: who is asked, how often, how long, and what the client gets of it."""
+"""Before the first delta: which upstreams are asked, how often and how long, and what the client gets."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Whoever is forgotten while a turn is being answered leaves nothing behind that the turn brings with it."""
+"""A user who is forgotten during a turn leaves nothing that the turn could store."""
 
 import json
 from collections.abc import Callable, Iterator

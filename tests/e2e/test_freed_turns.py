@@ -1,4 +1,4 @@
-"""What a turn has read goes before its answer comes, and what is worth keeping stays."""
+"""Data that a turn has read is freed before its answer comes, and the rest stays."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""While the model thinks, the line is kept alive; what comes out is a stream all the same."""
+"""Keep-alive comments while the model thinks; the result is still a valid stream."""
 
 import json
 import time

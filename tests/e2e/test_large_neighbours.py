@@ -1,4 +1,4 @@
-"""Beside callers whose requests are as large as any, the turns of the others are durable and stay."""
+"""Beside very large requests, the turns of other callers are durable, and are not lost."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What the last call was about, told in the user's next one under any session id, on every store."""
+"""The next call of a user, under any session id and on every store, gets notes on the last one."""
 
 import hashlib
 import hmac

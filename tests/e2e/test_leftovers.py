@@ -1,4 +1,4 @@
-"""What a turn leaves behind: nothing that only the garbage collector could find."""
+"""A turn leaves nothing in memory that only the garbage collector could free."""
 
 import gc
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Limits where nothing is remembered: they are counted in the process, and kept."""
+"""Limits without memory are counted in the process, and enforced."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What is logged, and what never is."""
+"""What the log contains, and what it never contains."""
 
 import contextlib
 import json

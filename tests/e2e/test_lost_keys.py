@@ -1,4 +1,4 @@
-"""Who is forgotten while sessions cannot be read: what is gone, what may be left, and how that ends."""
+"""Forgetting a user while sessions cannot be read: what is deleted, what may remain, and how that ends."""
 
 import base64
 import os

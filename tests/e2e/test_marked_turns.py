@@ -1,4 +1,4 @@
-"""A turn that goes on without something that was said says so, whatever part of memory lags behind."""
+"""A turn without a part of its history is marked as degraded, whatever part of memory lags behind."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Memory from outside: calls over HTTP, a model that remembers what it was shown, real stores."""
+"""Memory from outside: calls over HTTP, a model that records its prompts, real stores."""
 
 import contextlib
 import sqlite3

@@ -1,4 +1,4 @@
-"""Whatever happens to memory, a call goes on at once, says what it lacks, and nothing said is lost."""
+"""Whatever happens to memory, a call goes on at once, names what is missing, and loses no words."""
 
 import asyncio
 import contextlib

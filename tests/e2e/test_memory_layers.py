@@ -1,4 +1,4 @@
-"""Three layers of memory beside each other: a session's messages, its summaries, and a user's facts."""
+"""Three layers of memory in one prompt: a session's messages, its summaries, and a user's facts."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A model that stores, looks up and forgets what it knows of a caller, within one answer."""
+"""A model stores, recalls and forgets facts about a caller within one answer."""
 
 import json
 from pathlib import Path

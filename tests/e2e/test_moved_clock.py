@@ -1,4 +1,4 @@
-"""The machine's clock is set back and forth while sessions are in use: nothing that was said is lost."""
+"""The machine's clock is set back and forth while sessions are in use, and no words are lost."""
 
 import time
 from collections.abc import Callable, Iterator

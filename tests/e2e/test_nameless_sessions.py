@@ -1,4 +1,4 @@
-"""Turns of a voice platform that name no session, of which nothing can be remembered: somebody is told."""
+"""Turns of a voice platform without a session are not remembered; header, log and Health say so."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""Clients that send their newest message alone: what they say of a request tells a retry from a turn."""
+"""Clients that send only their newest message: the names of requests tell a retry from a turn."""
 
 from typing import Any
 

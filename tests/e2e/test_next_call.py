@@ -1,4 +1,4 @@
-"""The next call on the same channel, given what ``system_messages`` tells: each call is told once."""
+"""The next call on a channel with ``system_messages``: each earlier call is told once."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Law 8: what was answered is known at once, however soon the next request of its session comes."""
+"""Law 8: the next request of a session sees the last answer, however soon it comes."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""Requests of which the filters leave no message: no model is asked, and the error says what was dropped."""
+"""Requests whose filters leave no message: no model is asked, and the error says what was dropped."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The permanent log: what was said can be read once its session has expired, by its own tenant alone."""
+"""The permanent log of a session outlives it, and only its own tenant can read it."""
 
 import sqlite3
 from contextlib import closing

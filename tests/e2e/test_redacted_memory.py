@@ -1,4 +1,4 @@
-"""Where a chain redacts, memory tells the model nothing in plain words either."""
+"""If a pipeline redacts, memory adds no unredacted words to its prompts."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a turn asks of Redis, with all limits on."""
+"""The commands to Redis that a turn takes, with all limits on."""
 
 import contextlib
 import time

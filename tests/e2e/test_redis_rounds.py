@@ -1,4 +1,4 @@
-"""How many rounds of the event loop memory on Redis takes: where a core is full, each is milliseconds."""
+"""How many rounds of the event loop memory on Redis takes; on a full core each takes milliseconds."""
 
 import asyncio
 import statistics

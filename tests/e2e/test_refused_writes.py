@@ -1,4 +1,4 @@
-"""The log tells once that memory takes nothing, and once that it takes what is said again."""
+"""The log says once that memory refuses writes, and once that it accepts them again."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A model that refuses to write summaries or to find facts is asked ever less, and said so once."""
+"""A model that refuses summaries or facts is asked ever more rarely, and the log says so once."""
 
 import logging
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Where several persons speak in one conversation, what stands for its turns says who said what."""
+"""Summaries of a conversation with several users say which of them said what."""
 
 from typing import Any
 

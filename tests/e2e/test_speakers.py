@@ -1,4 +1,4 @@
-"""Several persons in one conversation: each is told of his own words, and nobody of another's."""
+"""Several users in one conversation: each one's words are recalled for that user only."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Nobody waits for whoever should read the log."""
+"""A stalled reader of the log delays nothing."""
 
 import fcntl
 import os

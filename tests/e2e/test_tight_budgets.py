@@ -1,4 +1,4 @@
-"""What a budget leaves out is summarised at once, in big steps, and never turn by turn."""
+"""Messages over the budget are summarised at once, in big steps, and never turn by turn."""
 
 from typing import Any
 

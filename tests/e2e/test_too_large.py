@@ -1,4 +1,4 @@
-"""A body over the limit is refused, and whoever sent it gets to know."""
+"""A body over the limit is refused, and its client gets the answer."""
 
 import http.client
 import socket

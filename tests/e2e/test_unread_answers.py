@@ -1,4 +1,4 @@
-"""A client who reads nothing any more is let go, and one who reads slowly is not."""
+"""A client that stops reading is disconnected; one that reads slowly is not."""
 
 import json
 import socket

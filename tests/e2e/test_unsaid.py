@@ -1,4 +1,4 @@
-"""What a caller did not hear is not told as said while the archive does not know it yet."""
+"""Words that the caller did not hear are not recalled, even before the archive has the correction."""
 
 import json
 from pathlib import Path

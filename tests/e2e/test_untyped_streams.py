@@ -1,4 +1,4 @@
-"""Streams that do not say what they are: filters see them all the same, and nobody waits for the end."""
+"""Streams without a content type are filtered all the same, and sent on as they come."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""What a model answers in the background and is of no use stands for no turn, and loses no fact."""
+"""Useless answers to background requests replace no turn, and lose no fact."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An upstream that does everything badly: what the caller gets, what is left, and the call after it."""
+"""An upstream with every fault: what the caller gets, what is left open, and the call after it."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Users who must be proven."""
+"""``identity.user_hmac``: user ids that must be signed."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""Windows and turns of more messages than anybody says: they cost their own caller, and nobody else."""
+"""Windows of very many messages delay their own call only."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Who works beside the servers reads and writes as they do."""
+"""A worker beside the servers uses the same store as they do."""
 
 import json
 import os

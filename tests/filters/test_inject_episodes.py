@@ -1,4 +1,4 @@
-"""Episodes in a prompt: told as data, where they cost no prompt cache."""
+"""Episodes in a prompt are fenced as data, and stand where they keep the prompt cache valid."""
 
 from itertools import takewhile
 

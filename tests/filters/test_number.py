@@ -1,4 +1,4 @@
-"""What is true or false is no number, in any option of any filter."""
+"""A boolean is not accepted as a number, in any option of any filter."""
 
 from typing import Any, get_args
 

@@ -1,4 +1,4 @@
-"""Where personal data is looked for in a message, and what stands in its place."""
+"""``redact``: where it searches a message for personal data, and which marks it writes."""
 
 import json
 import time

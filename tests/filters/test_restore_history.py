@@ -1,4 +1,4 @@
-"""What comes back stands as strict models demand it."""
+"""Restored messages have the form that strict models require."""
 
 import pytest
 from hypothesis import given

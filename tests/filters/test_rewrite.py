@@ -1,4 +1,4 @@
-"""What is replaced, by what, and which faults are told."""
+"""``rewrite``: which text it replaces, and which options are errors."""
 
 import time
 

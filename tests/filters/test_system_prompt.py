@@ -1,4 +1,4 @@
-"""Where the prompt stands, what fills it, and when it changes."""
+"""``system_prompt``: its place, its template, and when it changes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is cut, when, and that the cut stands still."""
+"""``trim_history``: what it cuts, and that the place of the cut does not move each turn."""
 
 from itertools import pairwise
 

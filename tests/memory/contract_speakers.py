@@ -1,4 +1,4 @@
-"""Whose words are whose in every archive: told to who said them, and to nobody else."""
+"""Every archive attributes words to their speaker, and shows them to no other user."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Whoever is to be forgotten is, wherever that can be done, and nobody is told so where it was not."""
+"""Forgetting a user removes all data that can be removed, and reports what could not be."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How a store fares is known without any call, and a fault of one session's is none of the store's."""
+"""The state of a store is known without calls, and one unreadable session does not count against it."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Nobody meets anybody else in memory, whatever the names are, on every driver."""
+"""Tenants, users and sessions are kept apart on every driver, whatever their names are."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""What is remembered with, at its end."""
+"""Closing memory: waiting turns and changes of facts have three seconds together."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What is kept of users' last calls: how many, for how long, and what becomes of it without its key."""
+"""The stored last calls of a user: how many, for how long, and what a lost key does to them."""
 
 import threading
 import time

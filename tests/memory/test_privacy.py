@@ -1,4 +1,4 @@
-"""Whoever is forgotten is forgotten everywhere, whichever place fails."""
+"""Forgetting a user covers every place of the registry, whichever of them fails."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

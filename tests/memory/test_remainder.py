@@ -1,4 +1,4 @@
-"""What was exported and imported again is the very same session."""
+"""An exported and imported session equals the original."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What was truly said and heard in a call, and how memory must hold it."""
+"""The true words of a call and what was heard of them, and how memory must store both."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every page over plain HTTP: what it shows, whom it lets in, and what it never lets through."""
+"""Every page over plain HTTP: its content, its access control, and its escaping."""
 
 import json
 import re

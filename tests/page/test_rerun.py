@@ -1,4 +1,4 @@
-"""A turn that is run again: what it is asked, and that nothing remembers it."""
+"""A turn that is run again on its page: its request, and that it is not recorded."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A call as a time line: whatever the clocks say, nobody speaks twice at once and time goes on."""
+"""A call as a time line: whatever the clocks say, speech does not overlap and time goes forward."""
 
 from itertools import pairwise
 from typing import Any

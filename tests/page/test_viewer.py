@@ -1,4 +1,4 @@
-"""Whose request it is: what a cookie says, for how long, and what a form must bear."""
+"""The page's users: what a cookie contains, how long it lasts, and the token in each form."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""A collector of traces that keeps what it is sent."""
+"""A collector of traces that keeps all data that it receives."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -1,4 +1,4 @@
-"""All that stands in a store, as bytes to look through: whatever it is, and wherever it stands."""
+"""All bytes in a store, to be searched."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is put last stays."""
+"""The bounded dictionary keeps its newest entries."""
 
 from proxy.newest import Newest
 

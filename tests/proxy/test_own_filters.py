@@ -1,4 +1,4 @@
-"""Filters that users bring as a file: found, loaded anew, and told about when they cannot be."""
+"""Users' own filters from files: how they are found, reloaded, and reported if they fail."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The ring of turns that can be looked at: bounded, each tenant's own, and forgetful when told."""
+"""The ring of kept turns: bounded, separate for each tenant, and erased on request."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""What goes out: requests, and who may be asked."""
+"""The HTTP client's requests, and to which addresses they may go."""
 
 import random
 import socket

@@ -1,4 +1,4 @@
-"""What comes back, however it is cut."""
+"""An upstream's answer is read correctly, wherever its bytes are cut."""
 
 import asyncio
 import gzip

@@ -1,4 +1,4 @@
-"""Nothing is left behind."""
+"""Cancelled and finished requests of the HTTP client leave nothing behind."""
 
 import asyncio
 import gc

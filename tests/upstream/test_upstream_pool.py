@@ -1,4 +1,4 @@
-"""Connections are kept, and bounded."""
+"""Pooled connections are reused, and their number is bounded."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What counts as personal, what does not, and that a stream finds what a whole text shows."""
+"""Which texts count as personal data, and that a stream finds the same as a whole text."""
 
 import time
 from itertools import pairwise

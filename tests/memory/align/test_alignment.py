@@ -1,4 +1,4 @@
-"""Which replayed line is which held one is found without comparing each with each, and it is the same."""
+"""Alignment finds the entry of each line without comparing all pairs, with the same result."""
 
 from collections.abc import Sequence
 

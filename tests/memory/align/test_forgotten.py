@@ -1,4 +1,4 @@
-"""What was said before a deletion stays forgotten, whatever an engine replays; what comes after is held."""
+"""Words from before a deletion stay deleted, whatever a platform replays; later words are stored."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""What a request holds costs as much as it is long, and not the square of it: everybody waits on one loop."""
+"""The cost of a request is linear in its length, because all calls share one event loop."""
 
 from collections.abc import Callable, Sequence
 

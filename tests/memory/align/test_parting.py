@@ -1,4 +1,4 @@
-"""A result goes with its call, where that has slid out of the window; any other result stays in it."""
+"""A result is restored with its call if the call has left the window; other results stay."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""What a start costs does not grow with what is archived; processes that start together share its work."""
+"""The cost of a start does not grow with the archive; processes that start together share the work."""
 
 import asyncio
 import time

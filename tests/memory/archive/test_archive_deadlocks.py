@@ -1,4 +1,4 @@
-"""On PostgreSQL, who removes what somebody else removes meanwhile waits or passes by: nobody is refused."""
+"""Simultaneous deletions on PostgreSQL wait for each other or skip rows; none fails."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""What is due is kept, whatever happens to the archive, and nobody waits for it."""
+"""Sessions that are due reach the archive, whatever happens to it, and no call waits for that."""
 
 import asyncio
 import time

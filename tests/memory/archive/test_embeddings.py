@@ -1,4 +1,4 @@
-"""What is archived gets its vector in the background, whatever the model does meanwhile."""
+"""Archived texts get their vectors in the background, whatever the model does meanwhile."""
 
 import asyncio
 import time

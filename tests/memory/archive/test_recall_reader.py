@@ -1,4 +1,4 @@
-"""What a call is told of its person's archive, and what of it comes too late."""
+"""What a call reads from its user's archive, and what happens if that comes too late."""
 
 import asyncio
 import threading

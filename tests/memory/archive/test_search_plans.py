@@ -1,4 +1,4 @@
-"""What a search reads in SQLite is what it names, however much else its user has there."""
+"""A search in SQLite reads only rows with its terms, however much else the user has there."""
 
 import sqlite3
 from pathlib import Path

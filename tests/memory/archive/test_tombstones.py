@@ -1,4 +1,4 @@
-"""The digests in tombstones: which key they are under, and who has it."""
+"""The digests in tombstones, and the key that makes them."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Facts that come too late are asked for no more until they have come, or a second is over."""
+"""Facts that arrive too late are not read again until they have arrived, or a second has passed."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""What was promised is done, whoever leaves and however long a store is away."""
+"""Confirmed changes of facts are made, even if the client hangs up or the store is away for long."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Facts stand still at the head of a prompt, new ones at its tail, and what is gone is told no more."""
+"""Facts stay at the head of a prompt, new ones come at its end, and removed ones disappear."""
 
 from pathlib import Path
 from typing import Any

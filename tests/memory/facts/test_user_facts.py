@@ -1,4 +1,4 @@
-"""What is one fact and what is another, and what becomes of one that is learnt again."""
+"""Which facts are the same, and what happens to a fact that is found again."""
 
 import math
 import time

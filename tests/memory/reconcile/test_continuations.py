@@ -1,4 +1,4 @@
-"""A window that goes on from the last one is seen and merged as beside the session, only faster."""
+"""A window that continues the last one gets the same result on the fast path as by alignment."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Answers that an engine commits twice: the model is told each once, and memory has it once."""
+"""Answers that a platform shows twice reach the model once, and are stored once."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Windows without turn numbers that may mean one thing or another, and what is made of them."""
+"""Ambiguous windows without turn ids, and how they are merged."""
 
 import pytest
 from hypothesis import given, settings

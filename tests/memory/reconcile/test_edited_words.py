@@ -1,4 +1,4 @@
-"""Words that somebody put in the place of others stay, though an engine goes on replaying those."""
+"""Edited words stay, although a platform replays the original ones."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Clients that send their newest message alone: what was said is held once, and none of it is lost."""
+"""Clients that send only their newest message: all words are stored, each once."""
 
 import pytest
 from hypothesis import given, settings

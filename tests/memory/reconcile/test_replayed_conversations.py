@@ -1,4 +1,4 @@
-"""Whatever an engine makes of a call, memory holds what was heard."""
+"""Whatever a platform replays of a call, memory stores the words that were heard."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Where engines spell answers in their own way, a prompt begins as the one before did."""
+"""If a platform respells answers, a prompt still begins like the one before."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""A window beside marks: memory takes what is redacted as if the client had sent marks."""
+"""Memory merges a redacted window as if the client had sent the marks itself."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

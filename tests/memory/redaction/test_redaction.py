@@ -1,4 +1,4 @@
-"""All that memory holds, with marks in the place of what must not be stored."""
+"""Everything that memory stores has marks instead of redacted data."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A session that is encoded from what is known of it has the bytes that it would have without."""
+"""Encoding a session from cached parts gives the same bytes as encoding all of it."""
 
 from typing import Any
 

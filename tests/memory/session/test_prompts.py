@@ -1,4 +1,4 @@
-"""What an engine says by itself, against a silence or for a failure, is nobody's words where it is told."""
+"""A platform's own words that a window has marked once are left out when they come without the mark."""
 
 from filters.message import Message
 from proxy.memory.interchange import platform_messages, remainder_fields, restore_session

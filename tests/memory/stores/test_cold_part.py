@@ -1,4 +1,4 @@
-"""Entries of the cold part are read from the turn on behind which they are needed, and no further."""
+"""The cold part is read from the needed turn on, and no further."""
 
 import asyncio
 import bisect

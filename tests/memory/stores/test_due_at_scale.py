@@ -1,4 +1,4 @@
-"""What rests costs nothing: what is due is found by an index, also what an older version wrote."""
+"""Idle sessions cost nothing: due work is found by an index, also in the data of older versions."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Names of sessions and users, encrypted in a store: what they tell, and where sessions are found."""
+"""Encrypted names of sessions and users: what they reveal, and where sessions are found."""
 
 import asyncio
 

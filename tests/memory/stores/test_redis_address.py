@@ -1,4 +1,4 @@
-"""Where a Redis is: every form, and nothing of a password in what is said of a wrong one."""
+"""Addresses of Redis in every form; errors about an invalid one contain no password."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A reply belongs to whoever asked for it, whoever else has left."""
+"""A reply of Redis reaches the caller of its command, even if other callers were cancelled."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Redis in every form that an address can have: the same store, and it follows where the sessions go."""
+"""Every form of a Redis address: the same store, which follows a failover."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""One connection carries what a Redis is asked, and each reply is its asker's."""
+"""Commands to Redis share one connection, and each caller gets its own reply."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What is Redis's own about a store; what every store does is in the contract."""
+"""Behaviour of the Redis driver alone; the contract tests what all drivers have in common."""
 
 import asyncio
 import secrets

@@ -1,4 +1,4 @@
-"""What was written last is never taken for what is held, and leaves with it."""
+"""The session cache is never taken for the store's state, and a deletion empties it."""
 
 import asyncio
 

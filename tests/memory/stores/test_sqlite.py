@@ -1,4 +1,4 @@
-"""What goes wrong with files, and what a file must not show."""
+"""Errors of SQLite files, and data that must not be in them."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""A locked file's message names who locks it, and calls nobody another program who is none."""
+"""The message about a locked file names the process that locks it, and blames no other program wrongly."""
 
 import asyncio
 import re

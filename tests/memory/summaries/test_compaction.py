@@ -1,4 +1,4 @@
-"""What becomes due when, and that what was corrected is summarised anew."""
+"""When summaries are due, and that corrected turns are summarised again."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""What a model counts corrects what is estimated, and seldom moves a cut."""
+"""A model's count of tokens corrects our estimate, and seldom moves a cut."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Who is admitted, and to what; hosts that mean this machine alone."""
+"""Which requests are admitted, with which scope, and which hosts count as loopback."""
 
 import pytest
 

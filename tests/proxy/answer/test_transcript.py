@@ -1,4 +1,4 @@
-"""What was said, read back from the bytes of an answer."""
+"""The transcript of an answer, read from its bytes."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A command that would look where nothing can be seen says so, and changes nothing."""
+"""Commands that cannot read the server's memory say so, and change nothing."""
 
 import os
 import sqlite3

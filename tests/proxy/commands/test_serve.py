@@ -1,4 +1,4 @@
-"""What is said at the start: where it listens, who answers, and what is missing."""
+"""The greeting of ``serve``: its address, its upstreams, and what is missing."""
 
 from pathlib import Path
 

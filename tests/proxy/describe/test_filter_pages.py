@@ -1,4 +1,4 @@
-"""A filter's page tells all that the filter says of itself, and nothing else."""
+"""A filter's page contains everything in the filter's docstrings, and nothing else."""
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field

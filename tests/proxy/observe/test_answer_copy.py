@@ -1,4 +1,4 @@
-"""Of what a client gets, the beginning and the end are kept."""
+"""The copy of a client's answer keeps its beginning and its end."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Turns shown to onlookers: in order, under their tenant, and never in anybody's way."""
+"""The live feed: in order, for its own tenant, and without delaying turns."""
 
 import asyncio
 import time

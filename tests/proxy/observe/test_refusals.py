@@ -1,4 +1,4 @@
-"""Who is not let in leaves a line, and no more than one a minute."""
+"""Refused requests leave at most one line a minute in the log."""
 
 import asyncio
 

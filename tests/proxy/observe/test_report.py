@@ -1,4 +1,4 @@
-"""What is reported of a turn is what it was when it ended."""
+"""The report of a turn shows its state at the turn's end."""
 
 from proxy.observe.observation import Observation
 

@@ -1,4 +1,4 @@
-"""What is counted in plain numbers is exposed as the library's own metrics would be."""
+"""Tallies are exposed like the library's own metrics."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Callers who connect while the loop has much to do."""
+"""Clients that connect while the event loop is busy."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What processes tell each other: whole or not at all; what is insisted on, although there is no room."""
+"""Messages between processes arrive whole or not at all; important ones are retried if an inbox is full."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""What a large body takes while others wait for the loop."""
+"""Large bodies are put together outside of the event loop, and take no more memory than their size."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What is told of the mistakes that people make first, and that it helps."""
+"""The errors for mistakes that users make first, and the advice in them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is asked for and can do nothing, for want of memory or of an archive, is told."""
+"""``check`` warns of steps and settings that have no effect without memory or an archive."""
 
 from collections.abc import Callable
 from pathlib import Path

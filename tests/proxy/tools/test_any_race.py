@@ -1,4 +1,4 @@
-"""Upstreams that fail, dawdle and call tools as they please: whoever answers knows what was carried out."""
+"""Upstreams that fail, wait and call tools at random: the one that answers knows all tools that ran."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The memory tools on what is known of one person: whatever a model asks of them, it is told something."""
+"""The memory tools of one user: every call of a model gets a result."""
 
 import asyncio
 import json

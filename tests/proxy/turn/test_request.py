@@ -1,4 +1,4 @@
-"""A body read once: known fields as values, unknown ones kept, faults named."""
+"""Reading a body: known fields become values, unknown ones are kept, errors name the field."""
 
 import json
 from typing import Any
