@@ -64,7 +64,7 @@ deltas = st.fixed_dictionaries(
 )
 
 
-def said(step, pieces, context):
+def answer_text(step, pieces, context):
     """What a filter says of an answer that arrives in pieces, as one text."""
     stage = step.open(context)
     if stage is None:

@@ -30,5 +30,5 @@ def call_of(
 
 
 def _sent(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as it was sent: what nobody knows stands beside what is known."""
+    """Encodes a message as the client sent it, with unknown fields beside known ones."""
     return {name: value for name, value in message.items() if name != "others"} | message.get("others", {})

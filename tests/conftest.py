@@ -32,7 +32,7 @@ AGORA = Path(__file__).parent.parent / "config" / "agora.yaml"
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """A run that is killed leaves no server behind; its workers are among what it has started."""
+    """No server outlives a killed run; pytest's workers are among the processes that it starts."""
     if not hasattr(session.config, "workerinput"):
         leftovers.watch()
 
@@ -96,7 +96,7 @@ def tried(request: pytest.FixtureRequest) -> Tried:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Behind the faults alone, what was tried is shown."""
+    """Lists what was tried after a run of the faults alone."""
     if config.option.markexpr != "faults":
         return
     reports = [one for one in terminalreporter.stats.get("passed", []) if one.when == "call"]

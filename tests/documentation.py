@@ -263,7 +263,7 @@ def _until_up(said: str) -> None:
 
 
 def _rest(process: subprocess.Popen[str]) -> str:
-    """What is said until the end, which comes in any case."""
+    """Returns the rest of the output; it ends in any case."""
     try:
         return process.communicate(timeout=20)[0]
     except subprocess.TimeoutExpired:

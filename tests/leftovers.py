@@ -49,7 +49,7 @@ def main(run: int) -> None:
 
 
 def processes() -> dict[int, Process]:
-    """All that run, by their number."""
+    """Returns all running processes by their numbers."""
     listed = {}
     for folder in _PROC.iterdir():
         with contextlib.suppress(OSError, ValueError):

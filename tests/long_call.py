@@ -130,7 +130,7 @@ class LongCall:
         got = self.proxy.chat([SYSTEM, *window], headers=headers, stream=True)
         assert got.status_code == 200, got.text
         self.degraded += got.headers.get_list("x-turnkeeper-degraded")
-        text = said(got.text)
+        text = stream_text(got.text)
         if self.cut_every and n % self.cut_every == self.cut_every - 1:
             text = " ".join(text.split()[:6])
         self.lines.append(self._line("assistant", text, n))
@@ -154,8 +154,8 @@ class LongCall:
             assert set(found) == expected, (n, sorted(expected - set(found)))
 
 
-def said(stream: str) -> str:
-    """What a stream says."""
+def stream_text(stream: str) -> str:
+    """Returns the text of a stream."""
     chunks = [json.loads(line[6:]) for line in stream.split("\n") if line.startswith("data: {")]
     return "".join(c["delta"].get("content") or "" for chunk in chunks for c in chunk["choices"])
 

@@ -36,7 +36,7 @@ def embeddings(request: Received) -> list[Step]:
 
 
 def ranking(request: Received) -> list[Step]:
-    """What is longest answers best."""
+    """Ranks the longest text first."""
     documents = request.json["documents"]
     lines = [{"index": i, "relevance_score": len(text) / 1000} for i, text in enumerate(documents)]
     return answer({"results": sorted(lines, key=lambda line: -line["relevance_score"])})

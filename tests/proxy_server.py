@@ -47,7 +47,7 @@ class _PromptServer(uvicorn.Server):
                     await self._told.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, where anybody is left to wait for."""
+        """As in uvicorn, if there is any connection to wait for."""
         if await self._is_left():
             for listening in self.servers:
                 listening.close()
@@ -132,7 +132,7 @@ class ProxyServer:
 
 @contextlib.contextmanager
 def unread_inbox() -> Iterator[Inbox]:
-    """The inbox of a background process that is not there: the server runs what it runs beside one."""
+    """The inbox of a background process that does not run; the server behaves as beside one."""
     (inbox,) = inboxes(1)
     with inbox[0], inbox[1]:
         yield inbox

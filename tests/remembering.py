@@ -32,7 +32,7 @@ def user(text: str, turn: int | None = None) -> dict[str, Any]:
     )
 
 
-def said(text: str, turn: int | None = None) -> dict[str, Any]:
+def assistant_message(text: str, turn: int | None = None) -> dict[str, Any]:
     return {"role": "assistant", "content": text} | (
         {} if turn is None else {"turn_id": turn, "timestamp": turn + 1}
     )
@@ -43,7 +43,7 @@ def call(proxy: ProxyServer, *messages: dict[str, Any], session: str = "s1", **f
 
 
 def settle(proxy: ProxyServer) -> None:
-    """All that was said is written, and archived where there is an archive."""
+    """Waits until all turns are written, and archived if there is an archive."""
     memory = proxy.app.memory
     assert memory
     assert until(lambda: proxy.run(_is_written(proxy)))
@@ -51,8 +51,8 @@ def settle(proxy: ProxyServer) -> None:
         proxy.run(memory.archiving.archivist.idle(), within=60)
 
 
-def held(proxy: ProxyServer, session: str = "s1", tenant: str = "default") -> list[Entry]:
-    """What memory holds once all that was said is written."""
+def stored_entries(proxy: ProxyServer, session: str = "s1", tenant: str = "default") -> list[Entry]:
+    """Returns the entries of a session in its store, once all turns are written."""
     memory = proxy.app.memory
     assert memory
     until(lambda: proxy.run(_is_written(proxy)))

@@ -59,7 +59,7 @@ class Kit:
 
 
 async def shown(*bodies, most=4, headers=SSE, size=10_000, watch=lambda seen, kit: None):
-    """What the client sees, what was carried out, and what the model was told each time that it went on."""
+    """Returns the client's stream, the tool calls that were run, and the model's further requests."""
     answers = [Answer(body, headers, size=size) for body in bodies]
     asked = []
 

@@ -48,7 +48,7 @@ def _state(pid: int) -> str:
 
 
 def kill_all(process: "subprocess.Popen[Any]") -> None:
-    """SIGKILL to a server and all that it has started, as where the machine fails."""
+    """Sends SIGKILL to a server and all its processes, like a failure of the machine."""
     process.send_signal(signal.SIGSTOP)  # or it would start one again
     assert until(lambda: _state(process.pid) in "TZ"), "it has not stopped"  # it may be about to start one
     pids = *children(process.pid), process.pid
@@ -117,7 +117,7 @@ class ServingProcess:
         return self.said.read_text(errors="replace")
 
     def readiness(self) -> int | None:
-        """The status of ``/readyz``; nothing where nobody answers."""
+        """The status of ``/readyz``; ``None`` if no server answers."""
         try:
             return self.client.get("/readyz").status_code
         except httpx2.TransportError:

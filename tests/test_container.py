@@ -152,7 +152,7 @@ def tree():
 
 
 def install(site: Path):
-    """The project built from what is copied alone, and beside it what the lock pins."""
+    """Builds the project from the copied files alone, and installs the locked packages."""
     with tempfile.TemporaryDirectory() as build:
         for source in BUILDER.sources:
             copy(ROOT / source, Path(build) / source)
@@ -216,7 +216,7 @@ def runs(python: Path, tree: Path) -> bool:
 
 
 def as_stranger() -> dict[str, object]:
-    """Root becomes somebody else; anybody else is not root already."""
+    """Runs as another user than root, if this is root."""
     return {"user": STRANGER, "group": STRANGER, "extra_groups": []} if os.geteuid() == 0 else {}
 
 
@@ -260,7 +260,7 @@ def serving(tree: Path, interpreter: Path, environment: dict[str, str]) -> Itera
 
 
 def test_it_serves_as_another_user_on_a_read_only_tree_and_stops_when_told(server, environment):
-    assert healthy_within(30, server, environment), said(server)
+    assert healthy_within(30, server, environment), output_of(server)
     server.send_signal(signal.SIGTERM)
     assert server.wait(timeout=20) == 0
 
@@ -268,7 +268,7 @@ def test_it_serves_as_another_user_on_a_read_only_tree_and_stops_when_told(serve
 def test_it_remembers_in_postgresql(tree, interpreter, environment, postgres):
     elsewhere = {**environment, "MEMORY_URL": postgres.url()}
     with serving(tree, interpreter, elsewhere) as server:
-        assert healthy_within(30, server, environment), said(server)
+        assert healthy_within(30, server, environment), output_of(server)
         ready = f"http://127.0.0.1:{environment['PORT']}/readyz"
         with urllib.request.urlopen(ready) as answer:
             assert json.load(answer) == {"status": "ready", "degraded": []}
@@ -280,7 +280,7 @@ OF_MEMORY = [("forget", "ann"), ("export", "ann"), ("documents", "list"), ("docu
 def test_a_command_beside_the_server_finds_its_configuration_and_its_memory(
     server, tree, interpreter, environment
 ):
-    assert healthy_within(30, server, environment), said(server)
+    assert healthy_within(30, server, environment), output_of(server)
     document = tree / "data" / "a.md"
     document.write_text("We open at nine.")
     document.chmod(0o644)
@@ -353,6 +353,6 @@ def is_healthy(environment: dict[str, str]) -> bool:
     return done.returncode == 0
 
 
-def said(server: subprocess.Popen) -> str:
+def output_of(server: subprocess.Popen) -> str:
     server.kill()
     return server.stdout.read().decode()

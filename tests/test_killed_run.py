@@ -49,7 +49,7 @@ def test_a_run_that_is_killed_leaves_nothing_behind(code: str, number: signal.Si
 
 
 def below(pid: int, count: int) -> dict[int, leftovers.Process]:
-    """All that a run has started, once that is so many."""
+    """Returns all processes that a run has started, once there are this many."""
     listed = leftovers.processes()
     found = leftovers.descendants({pid: listed[pid]}, listed)
     del found[pid]

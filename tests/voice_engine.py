@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import httpx2
 
-from tests.long_call import SYSTEM, is_notes, marks, marks_in_order, noted, said, sentence
+from tests.long_call import SYSTEM, is_notes, marks, marks_in_order, noted, sentence, stream_text
 from tests.peers.fake_upstream import (
     HANG,
     HEAD,
@@ -68,7 +68,7 @@ class Habits:
 
 @dataclass(frozen=True)
 class Line:
-    """A message of the call: all that was relayed of it, and what was heard, once a window has shown that."""
+    """A message of the call: all of its relayed text, and the heard part once a window has shown it."""
 
     role: str
     text: str
@@ -79,7 +79,7 @@ class Line:
 
     @property
     def heard(self) -> str:
-        """What was heard, as far as anybody but the engine can know."""
+        """Returns the words that were heard, as far as the proxy can know."""
         return self.spoken if self.is_replayed else self.text
 
     @property
@@ -173,7 +173,7 @@ class ScriptedCall:
         url = f"http://127.0.0.1:{self._port}/v1/chat/completions"
         got = client.post(url, json=body, headers=self._headers)
         assert got.status_code == 200, got.text
-        self._lines.append(self._answer_line(turn, said(got.text)))
+        self._lines.append(self._answer_line(turn, stream_text(got.text)))
         return got.headers.get("x-turnkeeper-degraded", "")
 
     def _hang_up(self, body: Mapping[str, Any], turn: int) -> str:

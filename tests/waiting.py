@@ -14,7 +14,7 @@ def until(condition: Callable[[], object], seconds: float = 30) -> bool:
 
 
 def awaited(found: Callable[[], T], seconds: float = 30) -> T:
-    """What is found, once it is true; fails where that takes longer."""
+    """Returns the result once it is true; fails if that takes longer."""
     last = _last(found, seconds)
     assert last, f"after {seconds:g} s: {last!r}"
     return last

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import AGORA
 from tests.peers.fake_upstream import FakeUpstream, Received, by_default, calling, sse, stream_of
 from tests.proxy_server import Serve
-from tests.remembering import held
+from tests.remembering import stored_entries
 
 CLIENTS = Path(__file__).parent
 SAID = {
@@ -22,7 +22,7 @@ SAID = {
 
 
 def model(request: Received) -> Any:
-    """A model that calls the tool once, and tells what it said."""
+    """A model that calls the tool once, and repeats its result."""
     if request.method == "GET":
         return by_default(request)
     newest = request.json["messages"][-1]
@@ -66,8 +66,8 @@ def test_a_framework_takes_three_turns(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert [said for said in bodies(upstream)[-1] if said[0] != "system"] == CONVERSATION
-    assert [entry.text for entry in held(server, "room-1") if entry.role == "user"] == ASKED
-    assert "Why did the scarecrow" in [entry.text for entry in held(server, "room-1")]
+    assert [entry.text for entry in stored_entries(server, "room-1") if entry.role == "user"] == ASKED
+    assert "Why did the scarecrow" in [entry.text for entry in stored_entries(server, "room-1")]
 
 
 def bodies(upstream: FakeUpstream) -> list[list[tuple[str, Any]]]:

@@ -46,7 +46,7 @@ def program(name: str) -> str:
 
 @contextmanager
 def llmock(*options: str) -> Iterator[str]:
-    """The root of a model that fails as it is told to."""
+    """Returns the root of a model that fails on request."""
     port = free_port()
     command = [program("llmock"), "serve", "--port", str(port), "--log-level", "error", *options]
     root = f"http://127.0.0.1:{port}"

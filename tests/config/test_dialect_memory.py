@@ -30,7 +30,7 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-def said(text: str) -> dict[str, Any]:
+def assistant_message(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
@@ -46,7 +46,7 @@ class Engine:
         upstream.script = lambda _: sse(stream_of(*re.findall(r"\S+ ?", NEWS)))
 
     def says(self, *messages: dict[str, Any], answer: str = NEWS) -> list[tuple[str, Any]]:
-        """What the model is sent of a window, once what was said is held."""
+        """Returns the messages that the model gets for a window, once memory has stored the rest."""
         body = {**self._body, "messages": list(messages)}
         whose = {**self._headers, "X-Request-Id": uuid4().hex, "X-User-Id": self.user}
         self._proxy.client.post(self._path, headers=whose, json=body).raise_for_status()
@@ -112,7 +112,7 @@ def test_what_an_engine_drops_comes_back(engine: Callable[[str], Engine], name: 
 def test_an_answer_that_was_cut_is_found_and_told(engine: Callable[[str], Engine], name: str) -> None:
     call = engine(name)
     call.says(user("What of the tide?"))
-    sent = call.says(user("What of the tide?"), said("The tide is high"), user("Thanks."))
+    sent = call.says(user("What of the tide?"), assistant_message("The tide is high"), user("Thanks."))
     assert sent == [("user", "What of the tide?"), ("assistant", UNHEARD), ("user", "Thanks.")]
     assert call.says(user("One more thing."))[1] == ("assistant", UNHEARD)
 
@@ -141,7 +141,12 @@ def test_an_answer_that_vapi_replays_in_pieces_is_told_as_cut_where_it_was(
 ) -> None:
     call = engine("vapi")
     call.says(user("What of the tide?"))
-    sent = call.says(user("What of the tide?"), said("The tide"), said("is high"), user("Thanks."))
+    sent = call.says(
+        user("What of the tide?"),
+        assistant_message("The tide"),
+        assistant_message("is high"),
+        user("Thanks."),
+    )
     assert sent == [("user", "What of the tide?"), ("assistant", UNHEARD), ("user", "Thanks.")]
 
 
@@ -164,6 +169,6 @@ def test_what_was_said_into_the_silence_at_elevenlabs_is_told_to_no_model(
     upstream.script = lambda request: [1.7, *at_once(request)]
     call.says(user("What of the tide?"), answer=f"One moment... {NEWS}")
     upstream.script = at_once
-    window = user("What of the tide?"), said("One moment... The tide is high"), user("Thanks.")
+    window = user("What of the tide?"), assistant_message("One moment... The tide is high"), user("Thanks.")
     assert call.says(*window)[1] == ("assistant", UNHEARD)
     assert call.says(user("One more thing."))[1] == ("assistant", UNHEARD)

@@ -61,7 +61,7 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]
 
 
 class Caller:
-    """A call by OpenAI's SDK, over TLS, of which the platform replays what was heard."""
+    """A call by OpenAI's SDK over TLS, whose platform replays the heard words."""
 
     def __init__(self, containers: Containers, session: str, user: str = "ann") -> None:
         self._containers = containers

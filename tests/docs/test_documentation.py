@@ -109,7 +109,7 @@ RUN = [
 
 @pytest.mark.parametrize("page", RUN, ids=named)
 def test_what_a_page_tells_to_do_can_be_done(page: Path, place: tuple[Place, ProxyServer]) -> None:
-    """Block by block, in one folder before one server; what is shown right behind a block is what came."""
+    """Runs block by block in one folder before one server; a block after a command is its output."""
     here, server = place
     output, left = "", []
     for block in blocks(page):

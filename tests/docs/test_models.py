@@ -14,7 +14,7 @@ _ROW = re.compile(r"^\| ([^|]+) \| `(http[^`]+)` \| (?:`(\w+)`)? ?\|", re.MULTIL
 ROWS = _ROW.findall((ROOT / "docs/models.md").read_text())
 
 
-def told(environ: dict[str, str], file: Path = AGORA) -> list[str]:
+def problems(environ: dict[str, str], file: Path = AGORA) -> list[str]:
     return [
         str(each) for each in (*check_config(file, environ).errors, *check_config(file, environ).warnings)
     ]
@@ -23,7 +23,7 @@ def told(environ: dict[str, str], file: Path = AGORA) -> list[str]:
 @pytest.mark.parametrize(("vendor", "address", "accepts"), ROWS)
 def test_a_model_can_be_set_as_the_page_says(vendor: str, address: str, accepts: str) -> None:
     key = {} if vendor == "Ollama" else {"UPSTREAM_API_KEY": "sk"}
-    assert told({"UPSTREAM_BASE_URL": address, "UPSTREAM_ACCEPTS": accepts, **key}) == []
+    assert problems({"UPSTREAM_BASE_URL": address, "UPSTREAM_ACCEPTS": accepts, **key}) == []
 
 
 def test_the_page_names_every_kind_of_model() -> None:
@@ -35,5 +35,5 @@ def test_the_page_names_every_kind_of_model() -> None:
     ("vendor", "address", "accepts"), [row for row in ROWS if row[2] not in {"", "azure", "vllm"}]
 )
 def test_without_its_kind_check_says_which_it_is(vendor: str, address: str, accepts: str) -> None:
-    (said,) = told({"UPSTREAM_BASE_URL": address, "UPSTREAM_API_KEY": "sk"})
+    (said,) = problems({"UPSTREAM_BASE_URL": address, "UPSTREAM_API_KEY": "sk"})
     assert f"UPSTREAM_ACCEPTS={accepts}" in said

@@ -42,7 +42,7 @@ def out_of_order(steps: list[tuple[str, str]], ran: list[tuple[str, str]]) -> tu
 
 
 def second_turn(folder: Path) -> list[Function]:
-    """All that runs for a turn of an Agora caller who has cut the answer before short."""
+    """Returns all functions in a turn of an Agora caller who has cut the answer before."""
     with ExitStack() as stack:
         model = stack.enter_context(FakeUpstream())
         calls = stack.enter_context(recorded())

@@ -11,7 +11,7 @@ import pytest
 
 from tests.peers.fake_upstream import FakeUpstream, sse, stream_of
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import held
+from tests.remembering import stored_entries
 
 ROOT = Path(__file__).parents[2]
 AGORA = ROOT / "config" / "agora.yaml"
@@ -61,7 +61,7 @@ def test_what_was_said_is_kept_told_and_carried_into_the_next_agent(
     assert "outstanding in his field" in cut
 
     # Short-term memory in the documented shape, at any time.
-    held(proxy, "room-1")
+    stored_entries(proxy, "room-1")
     contents = proxy.client.get("/v1/memory/sessions/room-1").json()["contents"]
     assert contents[: len(messages)] == messages
     assert contents[-1]["content"] == "Of course I am."

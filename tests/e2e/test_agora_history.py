@@ -8,7 +8,7 @@ import pytest
 
 from tests.peers.fake_upstream import FakeUpstream, sse, stream_of
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import CONFIG, held
+from tests.remembering import CONFIG, stored_entries
 
 REQUEST = json.loads((Path(__file__).parents[1] / "golden" / "agora_doc_request.json").read_text())
 HISTORY = [
@@ -37,26 +37,26 @@ def test_an_answer_is_of_the_turn_that_the_request_asks_for(
 ) -> None:
     assert (REQUEST["turn_id"], REQUEST["messages"][-1]["role"]) == (4, "assistant")
     proxy.client.post("/chat/completions", json={**REQUEST, "session_id": "room", "stream": True})
-    held(proxy, "room")
+    stored_entries(proxy, "room")
     *before, answer = contents(proxy)
     assert before == REQUEST["messages"]
     assert (answer["content"], answer["turn_id"]) == ("Here I am.", 4)
-    entries = held(proxy, "room")
+    entries = stored_entries(proxy, "room")
     carried = proxy.client.put(PATH, json={"contents": contents(proxy)})
     assert carried.status_code in {200, 201}
-    assert {entry.call for entry in held(proxy, "room")} == {0}
-    assert [entry.turn_id for entry in held(proxy, "room")] == [entry.turn_id for entry in entries]
+    assert {entry.call for entry in stored_entries(proxy, "room")} == {0}
+    assert [entry.turn_id for entry in stored_entries(proxy, "room")] == [entry.turn_id for entry in entries]
 
 
 def test_an_answer_that_the_engine_shows_next_is_the_one_that_is_held(proxy: ProxyServer) -> None:
     body = {"session_id": "room", "stream": True, "model": "m"}
     proxy.client.post("/chat/completions", json={**REQUEST, **body})
-    held(proxy, "room")
+    stored_entries(proxy, "room")
     heard = {"role": "assistant", "content": "Here I am.", "turn_id": 4, "metadata": {"source": "llm"}}
     asked = {"role": "user", "content": "Good.", "turn_id": 5, "metadata": {"source": "asr"}}
     window = [*REQUEST["messages"], heard, asked]
     proxy.client.post("/chat/completions", json={**body, "messages": window, "turn_id": 5})
-    held(proxy, "room")
+    stored_entries(proxy, "room")
     said = [(one["content"], one["turn_id"]) for one in contents(proxy)]
     assert said[len(REQUEST["messages"]) :] == [("Here I am.", 4), ("Good.", 5), ("Here I am.", 5)]
 

@@ -80,7 +80,7 @@ def user(text: str, turn: int) -> dict[str, Any]:
     return {"role": "user", "content": text, "turn_id": turn, "metadata": {"source": "asr", "user": "ann"}}
 
 
-def said(text: str, turn: int) -> dict[str, Any]:
+def answer_of_turn(text: str, turn: int) -> dict[str, Any]:
     return {"role": "assistant", "content": text, "turn_id": turn, "metadata": {"source": "llm"}}
 
 
@@ -94,7 +94,7 @@ def call(proxy: ProxyServer, upstream: FakeUpstream, *messages: Any, answer: str
     settle(proxy)
 
 
-def held(proxy: ProxyServer, session: str = "room-1", **call: Any) -> list[tuple[str, str]]:
+def stored_messages(proxy: ProxyServer, session: str = "room-1", **call: Any) -> list[tuple[str, str]]:
     got = proxy.client.get(f"/v1/memory/sessions/{session}", **call)
     if got.status_code == 404:
         return []
@@ -149,7 +149,7 @@ def test_a_notice_needs_no_key_and_belongs_to_the_only_tenant(serve: Serve, url:
     proxy = serve(KEYED, KEYS="one:secret-1", MEMORY_URL=url, AGORA_WEBHOOK_SECRET=SECRET)
     assert tell(proxy, notice(103, contents=[spoken("user", "Hi")])) == "taken"
     key = {"headers": {"Authorization": "Bearer secret-1"}}
-    assert held(proxy, **key) == [("user", "Hi")]
+    assert stored_messages(proxy, **key) == [("user", "Hi")]
 
 
 def test_a_name_beyond_this_machine_may_tell(proxy: ProxyServer) -> None:
@@ -166,8 +166,8 @@ def test_with_several_tenants_the_file_says_whose_calls_are_told_of(serve: Serve
         serve(KEYED.replace(":-}", ':-}", tenant: "three'), **keys)
     proxy = serve(KEYED.replace(":-}", ':-}", tenant: "two'), **keys)
     tell(proxy, notice(103, contents=[spoken("user", "Hi")]))
-    assert held(proxy, headers={"Authorization": "Bearer secret-1"}) == []
-    assert held(proxy, headers={"Authorization": "Bearer secret-2"}) == [("user", "Hi")]
+    assert stored_messages(proxy, headers={"Authorization": "Bearer secret-1"}) == []
+    assert stored_messages(proxy, headers={"Authorization": "Bearer secret-2"}) == [("user", "Hi")]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_what_is_no_notice_is_refused(proxy: ProxyServer, body: bytes) -> None:
 def test_other_events_are_answered_and_ignored(proxy: ProxyServer, event: int) -> None:
     body = notice(event, errors=[{"module": "llm"}], contents=[spoken("user", "Hi")])
     assert tell(proxy, body) == "ignored"
-    assert held(proxy) == []
+    assert stored_messages(proxy) == []
 
 
 @pytest.mark.parametrize(
@@ -195,14 +195,14 @@ def test_a_notice_about_nothing_is_ignored(proxy: ProxyServer, payload: dict[str
 @pytest.mark.parametrize("item", [None, "Hi", {"role": 1}, {"role": "user", "content": 7}, {"content": "Hi"}])
 def test_an_odd_line_of_a_history_costs_that_line_alone(proxy: ProxyServer, item: Any) -> None:
     tell(proxy, notice(103, contents=[item, spoken("user", "Hi")]))
-    assert held(proxy) == [("user", "Hi")]
+    assert stored_messages(proxy) == [("user", "Hi")]
 
 
 @pytest.mark.parametrize("half", ["\ud83d", "\udc00 and", "\ud83d\ud83d"])
 def test_half_a_character_costs_that_character_alone(proxy: ProxyServer, half: str) -> None:
     whole, cut = spoken("user", "Hi 🎈"), spoken("assistant", f"Hello {half}")
     assert tell(proxy, notice(103, contents=[whole, cut], **{half: "a"})) == "taken"
-    assert held(proxy) == [
+    assert stored_messages(proxy) == [
         ("user", "Hi 🎈"),
         ("assistant", "Hello " + re.sub("[\ud800-\udfff]", "\ufffd", half)),
     ]
@@ -227,7 +227,7 @@ def test_a_notice_may_be_numbered(proxy: ProxyServer) -> None:
     payload = {"agent_id": "a", "channel": "room-1", "contents": [spoken("user", "Hi")]}
     body = json.dumps({"noticeId": 7, "eventType": 103, "payload": payload}).encode()
     assert [tell(proxy, body), tell(proxy, body)] == ["taken", "taken"]
-    assert held(proxy) == [("user", "Hi")]
+    assert stored_messages(proxy) == [("user", "Hi")]
 
 
 # --- a life begins and ends
@@ -240,7 +240,7 @@ def test_who_joins_again_begins_a_new_life(proxy: ProxyServer, upstream: FakeUps
     tell(proxy, notice(101, agent_id="b", start_ts=seconds()))
     call(proxy, upstream, user("Who am I?", 1))
     assert upstream.last.json["messages"] == [{"role": "user", "content": "Who am I?"}]
-    assert [text for _, text in held(proxy)] == ["I am Ann.", "Hello.", "Who am I?", "Hello."]
+    assert [text for _, text in stored_messages(proxy)] == ["I am Ann.", "Hello.", "Who am I?", "Hello."]
 
 
 def test_another_agent_that_joins_begins_a_call_though_no_end_was_told(
@@ -360,7 +360,7 @@ def test_an_end_ends_the_call_whatever_the_clocks_show(
     call(proxy, upstream, user("Who am I?", 2))
     assert shown(upstream) == ["Who am I?"]
     texts = ["I am Ann.", "Hello, Ann.", *(["Bye."] if event == 103 else []), "Who am I?", "Hello."]
-    assert [text for _, text in held(proxy)] == texts
+    assert [text for _, text in stored_messages(proxy)] == texts
 
 
 @pytest.mark.parametrize("off", [-15, 15])
@@ -396,7 +396,7 @@ def test_a_deletion_holds_whatever_the_clocks_show(
     contents = [spoken("user", "I am Ann.", clock - 80)]
     body = notice(103, clock=clock, start_ts=seconds(100 - clock), stop_ts=seconds(-clock), contents=contents)
     assert tell(proxy, body) == "ignored"
-    assert held(proxy) == []
+    assert stored_messages(proxy) == []
 
 
 @pytest.mark.parametrize(
@@ -450,13 +450,19 @@ def test_a_call_that_was_never_seen_is_remembered_before_the_one_that_goes_on(
     told = notice(103, agent_id="earlier", start_ts=seconds(ago + 30), stop_ts=seconds(ago), contents=history)
     assert [tell(proxy, told), tell(proxy, told)] == ["taken", "taken"]
     texts = ["My boat is called Gerda.", "A fine name for a boat.", "I am Ann.", "Hello, Ann."]
-    assert [text for _, text in held(proxy)] == texts
+    assert [text for _, text in stored_messages(proxy)] == texts
 
-    call(proxy, upstream, first, said("Hello, Ann.", 1), user("Who am I?", 2))
+    call(proxy, upstream, first, answer_of_turn("Hello, Ann.", 1), user("Who am I?", 2))
     assert shown(upstream) == ["I am Ann.", "Hello, Ann.", "Who am I?"]
     call(proxy, upstream, user("And now?", 3))
     assert shown(upstream) == ["I am Ann.", "Hello, Ann.", "Who am I?", "Hello.", "And now?"]
-    assert [text for _, text in held(proxy)] == [*texts, "Who am I?", "Hello.", "And now?", "Hello."]
+    assert [text for _, text in stored_messages(proxy)] == [
+        *texts,
+        "Who am I?",
+        "Hello.",
+        "And now?",
+        "Hello.",
+    ]
     settle(proxy)
     query = {"user": "ann", "query": "boat Gerda", "limit": 5}
     if proxy.app.memory and proxy.app.memory.archiving:
@@ -486,7 +492,7 @@ def test_a_history_confirms_what_was_seen_and_adds_the_rest_once(proxy, upstream
         proxy,
         upstream,
         first,
-        said("Hello, Ann.", 1),
+        answer_of_turn("Hello, Ann.", 1),
         user("A story!", 2),
         answer="Once upon a time in a land.",
     )
@@ -524,14 +530,14 @@ def test_a_history_that_comes_after_the_next_call_began_goes_to_its_own(proxy, u
     ]
     for _ in range(2):
         tell(proxy, notice(103, agent_id="a", start_ts=start, stop_ts=seconds(), contents=history))
-    assert [text for _, text in held(proxy)] == [
+    assert [text for _, text in stored_messages(proxy)] == [
         "I am Ann.",
         "Hello, Ann.",
         "Bye.",
         "Me again.",
         "Welcome back.",
     ]
-    call(proxy, upstream, user("Me again.", 1), said("Welcome back.", 1), user("And?", 2))
+    call(proxy, upstream, user("Me again.", 1), answer_of_turn("Welcome back.", 1), user("And?", 2))
     assert [m["content"] for m in upstream.last.json["messages"]] == ["Me again.", "Welcome back.", "And?"]
 
 
@@ -541,7 +547,7 @@ def test_what_the_engine_said_by_itself_is_told_of_as_nobodys_words(
     start, first = seconds(100), user("I am Ann.", 1)
     tell(proxy, notice(101, start_ts=start))
     call(proxy, upstream, first, answer="Hello, Ann.")
-    shown = [first, said("Hello, Ann.", 1), prompt("Are you still there?", "silence")]
+    shown = [first, answer_of_turn("Hello, Ann.", 1), prompt("Are you still there?", "silence")]
     failed = [user("A story!", 2), prompt("Please try again later.", "llm_failure")]
     call(proxy, upstream, *shown, *failed, user("A story, please!", 3), answer="Once upon a time.")
     history = [
@@ -556,7 +562,7 @@ def test_what_the_engine_said_by_itself_is_told_of_as_nobodys_words(
     ]
     tell(proxy, notice(103, start_ts=start, stop_ts=seconds(), contents=history))
     texts = ["I am Ann.", "Hello, Ann.", "A story!", "A story, please!", "Once upon a time."]
-    assert [text for _, text in held(proxy)] == texts
+    assert [text for _, text in stored_messages(proxy)] == texts
 
 
 def test_what_was_forgotten_is_not_told_of_again(proxy: ProxyServer, upstream: FakeUpstream) -> None:
@@ -565,7 +571,7 @@ def test_what_was_forgotten_is_not_told_of_again(proxy: ProxyServer, upstream: F
     body = notice(103, start_ts=seconds(100), stop_ts=seconds(1), contents=history)
     assert proxy.client.delete("/v1/memory/sessions/room-1").status_code == 204
     assert tell(proxy, body) == "ignored"
-    assert held(proxy) == []
+    assert stored_messages(proxy) == []
 
 
 @pytest.mark.parametrize("path", ["sessions/room-1", "users/ann"])
@@ -577,7 +583,7 @@ def test_a_history_of_an_agent_that_outlived_a_deletion_brings_nothing_back(
     history = [spoken("user", "I am Ann.", -80)]
     body = notice(103, start_ts=seconds(100), stop_ts=seconds(-1), contents=history)
     assert tell(proxy, body) == "ignored"
-    assert held(proxy) == []
+    assert stored_messages(proxy) == []
 
 
 def test_of_a_call_that_goes_on_after_its_deletion_the_rest_is_remembered(
@@ -588,7 +594,7 @@ def test_of_a_call_that_goes_on_after_its_deletion_the_rest_is_remembered(
     call(proxy, upstream, user("Goodbye.", 2))
     history = [spoken("user", "I am Ann.", -80), spoken("user", "Goodbye.", -1)]
     tell(proxy, notice(103, start_ts=seconds(100), stop_ts=seconds(-1), contents=history))
-    assert held(proxy) == [("user", "Goodbye."), ("assistant", "Hello.")]
+    assert stored_messages(proxy) == [("user", "Goodbye."), ("assistant", "Hello.")]
 
 
 # --- from short-term to long-term memory
@@ -620,7 +626,7 @@ def test_what_a_program_put_in_is_nothing_that_the_user_said(proxy: ProxyServer)
     [message] = proxy.client.get("/v1/memory/users/ann/system_messages").json()
     assert "I like jazz." in message["content"] and "Welcome to the lounge." in message["content"]
     assert "VIP" not in message["content"]
-    assert ("user", "[think API injected] User level: VIP") in held(proxy)
+    assert ("user", "[think API injected] User level: VIP") in stored_messages(proxy)
 
 
 def test_another_tenant_knows_nothing_of_the_user(serve: Serve, url: str, upstream: FakeUpstream) -> None:

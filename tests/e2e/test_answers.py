@@ -23,7 +23,7 @@ from tests.peers.fake_upstream import (
     stream_of,
 )
 from tests.proxy_server import Serve
-from tests.remembering import call, held, said, texts, user
+from tests.remembering import assistant_message, call, stored_entries, texts, user
 
 CONFIG = """
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}", first_token: 2s}}
@@ -83,8 +83,8 @@ def test_a_message_beside_the_deltas_is_filtered(serve: Serve, upstream: FakeUps
     got = serve(CONFIG % "redact").chat(stream=True)
     assert b"ple.org" not in got.content
     assert words(got.content) == "Mail [email]"
-    said = [choice.get("message") for each in chunks(got.content) for choice in each["choices"]]
-    assert [each["content"] for each in said if each] == ["Mail [email]"]
+    messages = [choice.get("message") for each in chunks(got.content) for choice in each["choices"]]
+    assert [each["content"] for each in messages if each] == ["Mail [email]"]
 
 
 def test_words_behind_the_finish_are_filtered(serve: Serve, upstream: FakeUpstream) -> None:
@@ -170,10 +170,13 @@ def test_what_is_cut_short_behind_a_filler_keeps_all_that_was_to_be_said(
     upstream.says(0.5, HEAD, chunk(stream_of("Two eggs, and a pinch of salt.")), END)
     proxy = serve("memory: {sessions: 'memory:'}\n" + CONFIG % FILLER % "100ms")
     call(proxy, user("Hi"), stream=True)
-    assert texts(held(proxy)) == [("user", "Hi"), ("assistant", "One moment. Two eggs, and a pinch of salt.")]
+    assert texts(stored_entries(proxy)) == [
+        ("user", "Hi"),
+        ("assistant", "One moment. Two eggs, and a pinch of salt."),
+    ]
     upstream.says(*sse(stream_of("Yes.")))
-    call(proxy, user("Hi"), said("One moment. Two eggs"), user("Wait"), stream=True)
-    [_, heard, *_] = held(proxy)
+    call(proxy, user("Hi"), assistant_message("One moment. Two eggs"), user("Wait"), stream=True)
+    [_, heard, *_] = stored_entries(proxy)
     assert (heard.content, heard.interrupted) == ("One moment. Two eggs", True)
     assert heard.original == "One moment. Two eggs, and a pinch of salt."
 

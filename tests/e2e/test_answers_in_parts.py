@@ -7,7 +7,7 @@ import pytest
 
 from tests.peers.fake_upstream import DONE, ROLE, FakeUpstream, answer, completion, delta, sse
 from tests.proxy_server import Serve
-from tests.remembering import held, texts
+from tests.remembering import stored_entries, texts
 
 CONFIG = """
 memory: {sessions: "${MEMORY_URL}"}
@@ -52,7 +52,7 @@ def test_no_part_is_lost_on_the_way(serve: Serve, upstream: FakeUpstream, name: 
     proxy = serve(CONFIG % chain)
     got = proxy.chat(stream=True, headers={"X-Session-Id": "s1"})
     assert spoken(got.content) == "Mail me now please"
-    assert texts(held(proxy)) == [("user", "Hi"), ("assistant", "Mail me now please")]
+    assert texts(stored_entries(proxy)) == [("user", "Hi"), ("assistant", "Mail me now please")]
 
 
 @pytest.mark.parametrize("chain", CHAINS)
@@ -75,7 +75,7 @@ def test_no_part_of_a_whole_answer_is_lost(
     got = proxy.chat(headers={"X-Session-Id": "s1"}).json()["choices"][0]["message"]["content"]
     assert words_in(got) == "Mail me now please"
     assert (THOUGHT in got) is (THOUGHT in parts and "hide_reasoning" not in chain)
-    assert texts(held(proxy)) == [("user", "Hi"), ("assistant", "Mail me now please")]
+    assert texts(stored_entries(proxy)) == [("user", "Hi"), ("assistant", "Mail me now please")]
 
 
 def test_what_stands_across_parts_is_redacted(serve: Serve, upstream: FakeUpstream) -> None:
@@ -89,7 +89,7 @@ def test_thoughts_alone_are_no_speech(serve: Serve, upstream: FakeUpstream) -> N
     upstream.says(*sse(ROLE + delta(content=[THOUGHT]) + FINISH))
     proxy = serve(CONFIG % "")
     assert proxy.chat(stream=True, headers={"X-Session-Id": "s1"}).status_code == 200
-    assert texts(held(proxy)) == []
+    assert texts(stored_entries(proxy)) == []
 
 
 def test_a_refusal_in_parts_was_heard(serve: Serve, upstream: FakeUpstream) -> None:
@@ -97,7 +97,7 @@ def test_a_refusal_in_parts_was_heard(serve: Serve, upstream: FakeUpstream) -> N
     upstream.says(*sse(ROLE + delta(content=[refusal]) + FINISH))
     proxy = serve(CONFIG % "redact")
     proxy.chat(stream=True, headers={"X-Session-Id": "s1"})
-    assert texts(held(proxy))[1:] == [("assistant", "That I will not do.")]
+    assert texts(stored_entries(proxy))[1:] == [("assistant", "That I will not do.")]
 
 
 def test_a_whole_answer_in_which_nothing_changes_passes_as_it_came(

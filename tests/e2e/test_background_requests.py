@@ -60,7 +60,7 @@ def ask(proxy: ProxyServer, text: str, **more: Any) -> None:
 
 
 def everything(proxy: ProxyServer) -> str:
-    """All that can be listed, found and exported of anybody."""
+    """Returns all data of a user that can be listed, searched or exported."""
     client = proxy.client
     answers = [
         client.get("/v1/memory/sessions"),

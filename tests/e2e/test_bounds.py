@@ -129,14 +129,14 @@ def test_an_answer_has_a_largest_size(
         assert (got.status_code, got.json()["error"]["code"]) == (502, "upstream_broken")
 
 
-def held(agora: ProxyServer) -> list[dict[str, Any]]:
+def stored_messages(agora: ProxyServer) -> list[dict[str, Any]]:
     return agora.client.get("/v1/memory/sessions/long").json().get("contents", [])
 
 
 def test_more_speech_than_memory_takes_in_goes_on_without_it(agora: ProxyServer) -> None:
     said = [{"role": "user", "content": "Hello there."}]
     assert agora.chat(said, headers=SESSION).status_code == 200
-    assert until(lambda: len(held(agora)) == 2)
+    assert until(lambda: len(stored_messages(agora)) == 2)
     much = [
         *said,
         {"role": "assistant", "content": "Hello there."},
@@ -147,15 +147,15 @@ def test_more_speech_than_memory_takes_in_goes_on_without_it(agora: ProxyServer)
     much[-1] = {"role": "user", "content": "x" * 240_000}
     got = agora.chat(much, headers=SESSION)
     assert (got.status_code, got.headers.get("x-turnkeeper-degraded")) == (200, None)
-    assert until(lambda: len(held(agora)) == 4)
-    assert len(held(agora)[2]["content"]) == 240_000
+    assert until(lambda: len(stored_messages(agora)) == 4)
+    assert len(stored_messages(agora)[2]["content"]) == 240_000
 
 
 def test_instructions_are_no_speech(agora: ProxyServer) -> None:
     said = [{"role": "system", "content": "x" * 300_000}, {"role": "user", "content": "Hello there."}]
     got = agora.chat(said, headers=SESSION)
     assert (got.status_code, got.headers.get("x-turnkeeper-degraded")) == (200, None)
-    assert until(lambda: len(held(agora)) == 2)
+    assert until(lambda: len(stored_messages(agora)) == 2)
 
 
 def test_an_endless_answer_is_remembered_as_one_that_broke_off(
@@ -164,8 +164,8 @@ def test_an_endless_answer_is_remembered_as_one_that_broke_off(
     upstream.says(*answer(completion("x" * 400_000)))
     got = agora.client.post(CHAT, json=body("Tell me all."), headers=SESSION)
     assert len(got.json()["choices"][0]["message"]["content"]) == 400_000, "the client gets all of it"
-    assert until(lambda: len(held(agora)) == 2)
-    assert held(agora)[1]["content"] == "x" * 250_000 + " […]"
+    assert until(lambda: len(stored_messages(agora)) == 2)
+    assert stored_messages(agora)[1]["content"] == "x" * 250_000 + " […]"
 
 
 @pytest.mark.parametrize("filtered", [False, True])
@@ -187,8 +187,8 @@ def test_of_an_answer_the_beginning_alone_is_kept_while_it_is_passed_on(
     got = proxy.client.post(CHAT, json={**body("Tell me all."), "stream": kind != "whole"}, headers=SESSION)
     text = transcript(got.content).text
     assert text.split() == words.split(), "the client gets all of it"
-    assert until(lambda: len(held(proxy)) == 2)
-    stored = held(proxy)[1]["content"]
+    assert until(lambda: len(stored_messages(proxy)) == 2)
+    stored = stored_messages(proxy)[1]["content"]
     assert stored.endswith(" […]")
     assert text.startswith(stored.removesuffix(" […]"))
     assert 30_000 < len(stored) < 50_000
@@ -363,7 +363,7 @@ def test_one_message_of_an_import_has_a_bound(agora: ProxyServer, message: dict[
 
 
 def test_what_a_turn_may_hold_can_be_imported(agora: ProxyServer) -> None:
-    """An answer that was cut late, of which all that was generated is kept."""
+    """An answer that was cut late, whose generated text is stored completely."""
     marks = {"interrupted": True, "original": "x" * 249_000}
     answer = {"role": "assistant", "content": "x" * 240_000, "metadata": marks}
     lines = [{"role": "user", "content": "Hi"}, answer]

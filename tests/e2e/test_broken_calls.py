@@ -6,7 +6,7 @@ import pytest
 
 from tests.peers.fake_upstream import DONE, HEAD, RESET, ROLE, FakeUpstream, chunk, delta, sse, stream_of
 from tests.proxy_server import Serve
-from tests.remembering import CONFIG, call, held, texts, user
+from tests.remembering import CONFIG, call, stored_entries, texts, user
 
 
 def function(arguments: str, **more: Any) -> dict[str, Any]:
@@ -35,8 +35,8 @@ def test_a_call_that_broke_off_is_never_shown_to_the_model(
     upstream.says(HEAD, chunk(calling(broken, words=words)), 0.1, RESET)
     call(proxy, user("Is it raining?"), stream=True)
     heard = [("user", "Is it raining?")] + ([("assistant", words)] if words else [])
-    assert texts(held(proxy)) == heard
-    assert not any(entry.tool_calls for entry in held(proxy))
+    assert texts(stored_entries(proxy)) == heard
+    assert not any(entry.tool_calls for entry in stored_entries(proxy))
     upstream.says(*sse(stream_of("It is.")))
     call(proxy, user("Well?"), stream=True)
     assert not any("tool_calls" in message for message in shown(upstream))
@@ -48,7 +48,7 @@ def test_of_two_calls_the_one_that_came_whole_stays(serve: Serve, upstream: Fake
     proxy = serve(CONFIG)
     upstream.says(HEAD, chunk(calling(whole, function('{"a":', id="call_2"))), 0.1, RESET)
     call(proxy, user("Is it raining?"), stream=True)
-    assert [entry.tool_calls for entry in held(proxy)] == [None, [whole]]
+    assert [entry.tool_calls for entry in stored_entries(proxy)] == [None, [whole]]
 
 
 @pytest.mark.parametrize("arguments", ["", "{}", '{"a": 1}'])
@@ -58,14 +58,14 @@ def test_a_whole_call_stays_though_its_answer_broke_off(
     proxy = serve(CONFIG)
     upstream.says(HEAD, chunk(calling(function(arguments))), 0.1, RESET)
     call(proxy, user("Is it raining?"), stream=True)
-    assert [entry.tool_calls for entry in held(proxy)] == [None, [function(arguments)]]
+    assert [entry.tool_calls for entry in stored_entries(proxy)] == [None, [function(arguments)]]
 
 
 def test_a_call_that_a_model_ended_so_stays_as_it_made_it(serve: Serve, upstream: FakeUpstream) -> None:
     proxy = serve(CONFIG)
     upstream.says(*sse(calling(function('{"a":')) + delta(finish="tool_calls") + DONE))
     call(proxy, user("Is it raining?"), stream=True)
-    assert [entry.tool_calls for entry in held(proxy)] == [None, [function('{"a":')]]
+    assert [entry.tool_calls for entry in stored_entries(proxy)] == [None, [function('{"a":')]]
 
 
 # --- custom tools
@@ -83,7 +83,7 @@ def test_what_a_custom_tool_is_given_is_put_together(serve: Serve, upstream: Fak
     proxy = serve(CONFIG)
     upstream.says(*sse(IN_PIECES + delta(finish="tool_calls") + DONE))
     call(proxy, user("How many?"), stream=True)
-    assert [entry.tool_calls for entry in held(proxy)] == [None, [SQL]]
+    assert [entry.tool_calls for entry in stored_entries(proxy)] == [None, [SQL]]
     upstream.says(*sse(stream_of("Three.")))
     call(proxy, {"role": "tool", "tool_call_id": "call_1", "content": "3 rows"}, stream=True)
     assert [SQL] in [message.get("tool_calls") for message in shown(upstream)]
@@ -95,4 +95,4 @@ def test_what_a_custom_tool_was_to_be_given_is_dropped_where_its_answer_broke_of
     proxy = serve(CONFIG)
     upstream.says(HEAD, chunk(IN_PIECES), 0.1, RESET)
     call(proxy, user("How many?"), stream=True)
-    assert texts(held(proxy)) == [("user", "How many?")]
+    assert texts(stored_entries(proxy)) == [("user", "How many?")]

@@ -11,7 +11,7 @@ from tests.e2e.conftest import Address
 from tests.peers.fake_upstream import CLOSE, HEAD, ROLE, FakeUpstream, chunk, delta, sse, stream_of
 from tests.peers.redis_server import RedisServer, stopped
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import CONFIG, IMPATIENT, call, held, said, texts, user
+from tests.remembering import CONFIG, IMPATIENT, assistant_message, call, stored_entries, texts, user
 
 ALL = "/v1/memory/sessions"
 KEYS = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
@@ -35,7 +35,9 @@ def exported(proxy: ProxyServer, session: str) -> Any:
 
 
 def test_a_long_session_is_carried_in_and_out(proxy: ProxyServer) -> None:
-    lines = [line for n in range(2500) for line in (user(f"{n} " + "é" * 800, n), said("y" * 800, n))]
+    lines = [
+        line for n in range(2500) for line in (user(f"{n} " + "é" * 800, n), assistant_message("y" * 800, n))
+    ]
     call(proxy, user("Before."))
     for _ in range(2):
         assert proxy.client.put(f"{ALL}/s1", json={"contents": lines}).status_code == 200
@@ -49,10 +51,10 @@ def test_a_long_session_is_carried_in_and_out(proxy: ProxyServer) -> None:
 
 def test_an_imported_call_goes_on_with_words_that_were_said_before(proxy: ProxyServer) -> None:
     again = "Yes please do that now"
-    imported = [user(again), said("Okay, done.")]
+    imported = [user(again), assistant_message("Okay, done.")]
     assert proxy.client.put(f"{ALL}/s1", json={"contents": imported}).status_code == 200
-    call(proxy, said("Okay, d"), user(again))
-    held(proxy)
+    call(proxy, assistant_message("Okay, d"), user(again))
+    stored_entries(proxy)
     contents = [line["content"] for line in exported(proxy, "s1")["contents"]]
     assert contents.count(again) == 2
 
@@ -61,16 +63,16 @@ def test_an_import_is_exactly_what_was_exported(proxy: ProxyServer, upstream: Fa
     thinking = delta(reasoning_content="She wants ") + delta(reasoning_content="tea.")
     upstream.says(*sse(ROLE + thinking + stream_of("Tea", ", then.")))
     call(proxy, user("Tea or coffee?", 7), stream=True)
-    held(proxy)
-    call(proxy, user("Tea or coffee?", 7), said("Tea", 7), user("Hm?", 8), stream=True)
-    held(proxy)
+    stored_entries(proxy)
+    call(proxy, user("Tea or coffee?", 7), assistant_message("Tea", 7), user("Hm?", 8), stream=True)
+    stored_entries(proxy)
     again = {**user("Back again.", 0), "timestamp": 100}
     call(proxy, again, stream=True)  # a new life
-    held(proxy)
+    stored_entries(proxy)
     upstream.says(HEAD, chunk(ROLE + delta(content="Half a ")), "reset")
     more = {**user("Tell me.", 1), "timestamp": 110}
-    call(proxy, again, said("Tea, then.", 0), more, stream=True)
-    before = held(proxy)
+    call(proxy, again, assistant_message("Tea, then.", 0), more, stream=True)
+    before = stored_entries(proxy)
     assert {entry.call for entry in before} == {0, 1}
     assert before[0].recorded_at > 0
     assert before[1].interrupted
@@ -79,15 +81,15 @@ def test_an_import_is_exactly_what_was_exported(proxy: ProxyServer, upstream: Fa
     whole = exported(proxy, "s1")
     assert whole["contents"][1]["reasoning_content"] == "She wants tea."
     assert proxy.client.put(f"{ALL}/s2", json=whole).status_code == 200
-    assert held(proxy, "s2") == before
+    assert stored_entries(proxy, "s2") == before
     assert exported(proxy, "s2") == whole
 
 
 def test_an_import_whose_turns_go_back_is_refused_at_once(serve: Serve) -> None:
     proxy = serve(CONFIG)
-    said = [{"role": "assistant" if i % 2 else "user", "content": f"Line {i}."} for i in range(130)]
+    messages = [{"role": "assistant" if i % 2 else "user", "content": f"Line {i}."} for i in range(130)]
     own = [{"life": 10 * (i < 100), "turn": i // 2} for i in range(130)]
-    whole = {"contents": said, "turnkeeper": {"entries": own, "life": 10, "turns": 70}}
+    whole = {"contents": messages, "turnkeeper": {"entries": own, "life": 10, "turns": 70}}
     got = proxy.client.put(f"{ALL}/s1", json=whole)
     assert got.status_code == 400
     assert "entry 101 goes back behind the turn before it" in got.json()["error"]["message"]
@@ -115,7 +117,7 @@ def test_a_deleted_session_stays_deleted_while_a_turn_of_it_is_answered(
     proxy: ProxyServer, upstream: FakeUpstream
 ) -> None:
     call(proxy, user("I am Ann.", 0))
-    held(proxy)
+    stored_entries(proxy)
     upstream.says(HEAD, chunk(ROLE + delta(content="Hello")), 0.2, chunk(delta(content=" Ann.")), CLOSE)
     path, headers = "/v1/chat/completions", {"X-Session-Id": "s1"}
     body = {"model": "m", "stream": True, "messages": [user("Who am I?", 1)]}
@@ -125,11 +127,11 @@ def test_a_deleted_session_stays_deleted_while_a_turn_of_it_is_answered(
         assert proxy.client.delete(f"{ALL}/s1").status_code == 204
         with contextlib.suppress(Exception):  # the upstream breaks off
             list(parts)
-    assert held(proxy) == []
+    assert stored_entries(proxy) == []
     assert proxy.client.get(f"{ALL}/s1").status_code == 404
     upstream.says(*sse(stream_of("Hello", " there.")))
     call(proxy, user("A new start.", 0), stream=True)
-    assert texts(held(proxy)) == [("user", "A new start."), ("assistant", "Hello there.")]
+    assert texts(stored_entries(proxy)) == [("user", "A new start."), ("assistant", "Hello there.")]
 
 
 def test_a_turn_that_waited_through_an_outage_brings_no_deleted_session_back(
@@ -138,11 +140,11 @@ def test_a_turn_that_waited_through_an_outage_brings_no_deleted_session_back(
     with contextlib.closing(RedisServer(tmp_path)) as server:
         here, there = serve(IMPATIENT, MEMORY_URL=server.url), serve(CONFIG, MEMORY_URL=server.url)
         call(here, user("I am Ann.", 0))
-        held(here)
+        stored_entries(here)
         with stopped(server):
             call(here, user("Who am I?", 1))
             time.sleep(0.7)  # it is tried again, at growing intervals
         assert there.client.delete(f"{ALL}/s1").status_code in {204, 503}
         there.client.delete(f"{ALL}/s1")
         time.sleep(0.1)
-        assert held(here) == []
+        assert stored_entries(here) == []

@@ -49,7 +49,7 @@ def say(proxy: ProxyServer, *messages: Any, session: str | None = "s1", **more: 
     return got
 
 
-def held(proxy: ProxyServer, session: str = "s1") -> list[dict[str, Any]]:
+def stored_messages(proxy: ProxyServer, session: str = "s1") -> list[dict[str, Any]]:
     got = proxy.client.get(f"/v1/memory/sessions/{session}")
     contents: list[dict[str, Any]] = got.json()["contents"] if got.status_code == 200 else []
     return contents
@@ -71,7 +71,7 @@ def visit(proxy: ProxyServer, upstream: FakeUpstream) -> None:
 
 def test_calls_and_results_are_part_of_what_was_said_and_the_prompt_is_not(proxy, upstream) -> None:
     visit(proxy, upstream)
-    assert [m["role"] for m in held(proxy)] == ["user", "assistant", "tool", "assistant"]
+    assert [m["role"] for m in stored_messages(proxy)] == ["user", "assistant", "tool", "assistant"]
     say(proxy, "What page did you just visit?")
     sent = upstream.last.json["messages"]
     assert [m["role"] for m in sent] == ["system", "user", "assistant", "tool", "assistant", "user"]
@@ -81,10 +81,10 @@ def test_calls_and_results_are_part_of_what_was_said_and_the_prompt_is_not(proxy
 
 def test_the_conversation_outlives_the_process(proxy, serve: Serve, upstream, url: str) -> None:
     visit(proxy, upstream)
-    before = held(proxy)
+    before = stored_messages(proxy)
     proxy.__exit__()
     again = serve(CONFIG, MEMORY_URL=url)
-    assert held(again) == before
+    assert stored_messages(again) == before
     say(again, "What page did you just visit?")
     assert "Title: X" in shown(upstream)
 
@@ -95,10 +95,10 @@ def test_sessions_know_nothing_of_each_other_and_a_file_carries_one(proxy, upstr
     say(proxy, "I am in none that is named.", session=None)
     say(proxy, "Where am I?", session="two")
     assert shown(upstream) == ["You are a browser.", "Where am I?"]
-    assert held(proxy, "dashboard")[0]["content"] == "I am in none that is named."
+    assert stored_messages(proxy, "dashboard")[0]["content"] == "I am in none that is named."
     file = proxy.client.get("/v1/memory/sessions/one").json()
     assert proxy.client.put("/v1/memory/sessions/three", json=file).status_code in {200, 201}
-    assert held(proxy, "three") == held(proxy, "one")
+    assert stored_messages(proxy, "three") == stored_messages(proxy, "one")
 
 
 def test_an_engine_that_never_shows_an_answer_gets_them_all_back(proxy, upstream) -> None:
@@ -109,7 +109,7 @@ def test_an_engine_that_never_shows_an_answer_gets_them_all_back(proxy, upstream
         say(proxy, *spoken)
     talk = [text for n in range(3) for text in (f"Question {n}?", f"Answer {n}.")]
     assert shown(upstream) == ["You are a browser.", *talk, "Question 3?"]
-    assert [m["content"] for m in held(proxy)] == [*talk, "Question 3?", "Answer 3."]
+    assert [m["content"] for m in stored_messages(proxy)] == [*talk, "Question 3?", "Answer 3."]
 
 
 def test_the_oldest_go_first_and_no_call_loses_its_result(proxy, upstream) -> None:
@@ -128,21 +128,21 @@ def test_the_oldest_go_first_and_no_call_loses_its_result(proxy, upstream) -> No
 def test_a_turn_that_fails_leaves_the_conversation_as_it_was(proxy, upstream) -> None:
     upstream.script = says("Noted.")
     say(proxy, "One.")
-    before = held(proxy)
+    before = stored_messages(proxy)
     upstream.says(*answer({"error": {"message": "Busy"}}, 503))
     assert say(proxy, "Two.").status_code >= 500
-    assert held(proxy) == before
+    assert stored_messages(proxy) == before
 
 
 def test_work_in_the_background_has_no_memory_and_leaves_none(proxy, upstream) -> None:
     upstream.script = says("Noted.")
     say(proxy, "One.")
     proxy.client.post("/v1/memory/users/ann/facts", json={"text": "Likes jazz."})
-    before = held(proxy)
+    before = stored_messages(proxy)
     say(proxy, "Tick.", headers={"X-Background": "true"})
     assert shown(upstream) == ["You are a browser.", "Tick."]
     assert "tools" not in upstream.last.json
-    assert held(proxy) == before
+    assert stored_messages(proxy) == before
 
 
 @pytest.mark.parametrize("category", ["core", "daily", "conversation"])
@@ -154,7 +154,7 @@ def test_what_is_stored_outlives_its_session_until_it_is_forgotten(proxy, upstre
     assert stored["category"] == category
     assert (stored["expires"] is None) == (category == "core")
     assert proxy.client.delete("/v1/memory/sessions/s1").status_code == 204
-    assert held(proxy) == []
+    assert stored_messages(proxy) == []
 
     upstream.script = says("Dark.")
     say(proxy, "Which mode?", session="s2")

@@ -10,7 +10,7 @@ import pytest
 from proxy.observe.observation import TurnReport
 from tests.e2e.conftest import Address
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import held, settle
+from tests.remembering import settle, stored_entries
 
 CONFIG = """
 memory: {sessions: "${MEMORY_URL}", deadline: 5s}
@@ -107,7 +107,7 @@ def test_a_user_who_was_cut_is_ignored_by_name(proxy: ProxyServer, half: str) ->
     post(proxy, session_id="s2", user_id=half, user="ann")
     assert ignored(proxy) == ["body:user_id"]
     assert newest(proxy).user == "ann"
-    assert [entry.user for entry in held(proxy, "s1")] == [None] * 4
+    assert [entry.user for entry in stored_entries(proxy, "s1")] == [None] * 4
 
 
 @pytest.mark.parametrize("half", HALVES)
@@ -127,7 +127,7 @@ def test_what_is_imported_names_nobody_by_half_a_character(proxy: ProxyServer) -
     message = {**SAID, "metadata": {"user": HALVES[0]}}
     got = proxy.client.post("/v1/memory/sessions", content=json.dumps({"id": "s1", "contents": [message]}))
     assert got.status_code == 201
-    assert [entry.user for entry in held(proxy, "s1")] == [None]
+    assert [entry.user for entry in stored_entries(proxy, "s1")] == [None]
 
 
 def test_a_webhook_event_of_half_a_channel_is_ignored(proxy: ProxyServer) -> None:
@@ -142,4 +142,4 @@ def test_a_webhook_event_of_half_a_channel_is_ignored(proxy: ProxyServer) -> Non
 
 def test_half_a_character_in_words_is_a_replacement_character(proxy: ProxyServer) -> None:
     post(proxy, session_id="s1", messages=[{"role": "user", "content": "Hi \ud83d"}])
-    assert held(proxy, "s1")[0].content == "Hi \N{REPLACEMENT CHARACTER}"
+    assert stored_entries(proxy, "s1")[0].content == "Hi \N{REPLACEMENT CHARACTER}"

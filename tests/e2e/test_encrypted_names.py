@@ -17,7 +17,7 @@ import redis
 from proxy.memory.stores.encryption import Encryption
 from tests import preloaded
 from tests.e2e.conftest import Address
-from tests.long_call import said
+from tests.long_call import stream_text
 from tests.peers.fake_upstream import FakeUpstream, Received, Step, answer, completion, sse, stream_of
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import settle
@@ -68,7 +68,7 @@ def say(proxy: ProxyServer, *texts: str, session: str = SESSION, user: str = USE
     assert got.status_code == 200, got.text
     assert "x-turnkeeper-degraded" not in got.headers
     settle(proxy)
-    return said(got.text)
+    return stream_text(got.text)
 
 
 def live(proxy: ProxyServer) -> None:

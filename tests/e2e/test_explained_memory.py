@@ -72,7 +72,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def proxy(serve: Serve, url: str) -> ProxyServer:
-    """A server that knows a session, a fact, an episode, and what was said in another session."""
+    """A server with a session, a fact, an episode, and words of another session."""
     proxy = serve(CONFIG, MEMORY_URL=url)
     held = [user("My name is Ann.", turn_id=1), {"role": "assistant", "content": "Hi Ann.", "turn_id": 1}]
     proxy.client.put(f"{SESSIONS}/s1", json={"contents": held})

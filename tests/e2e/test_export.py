@@ -141,7 +141,7 @@ def test_a_turn_that_is_kept_tells_what_its_person_said_in_anothers_talk_alone(
 
 
 def test_what_was_said_is_exported_in_order_whatever_was_archived_first(serve: Serve, url: str) -> None:
-    """Of a long talk that comes at once, what is held ready is archived before what was said long ago."""
+    """Of a long import, the hot part is archived before the older entries."""
     proxy = serve(CONFIG, MEMORY_URL=url)
     said = [{"role": ("user", "assistant")[i % 2], "content": f"Line {i}."} for i in range(150)]
     body = {"user": "ann", "contents": said}

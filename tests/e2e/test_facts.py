@@ -48,7 +48,7 @@ def proxy(serve: Serve, upstream: FakeUpstream, url: str) -> ProxyServer:
 
 
 def find(said: Any, _known: Any) -> Any:
-    return [fact(line["text"], line["number"]) for line in said if line["text"].startswith("I ")]
+    return [fact(line["text"], line["number"]) for line in lines if line["text"].startswith("I ")]
 
 
 def say(proxy: ProxyServer, *texts: str, session: str = "s1", user: str = "ann", **more: Any) -> Any:
@@ -56,7 +56,7 @@ def say(proxy: ProxyServer, *texts: str, session: str = "s1", user: str = "ann",
     return proxy.chat(messages, headers={"X-Session-Id": session, "X-User-Id": user}, **more)
 
 
-def known(proxy: ProxyServer, user: str = "ann") -> list[str]:
+def fact_texts(proxy: ProxyServer, user: str = "ann") -> list[str]:
     return [one["text"] for one in proxy.client.get(f"/v1/memory/users/{user}/facts").json()["data"]]
 
 
@@ -70,7 +70,7 @@ def extractions(upstream: FakeUpstream) -> list[Received]:
 
 def test_what_is_said_is_known_after_a_pause_and_told_in_the_next_call(proxy, upstream) -> None:
     say(proxy, "I have a dog.")
-    awaited(lambda: known(proxy) == ["I have a dog."])
+    awaited(lambda: fact_texts(proxy) == ["I have a dog."])
     say(proxy, "Hello?", session="s2")
     head, newest = prompts(upstream)[-1]
     assert (head["role"], newest["content"]) == ("system", "Hello?")
@@ -100,9 +100,9 @@ def test_what_is_said_bears_the_day_where_the_callers_are(
 
 def test_a_session_is_looked_at_once(proxy, upstream) -> None:
     say(proxy, "I have a dog.")
-    awaited(lambda: known(proxy))
+    awaited(lambda: fact_texts(proxy))
     say(proxy, "I have a dog.", "Noted.", "I have a cat.")
-    awaited(lambda: len(known(proxy)) == 2)
+    awaited(lambda: len(fact_texts(proxy)) == 2)
     shown = [[line["text"] for line in lines(r, "said")] for r in extractions(upstream)]
     assert shown == [["I have a dog."], ["I have a cat."]]
     assert [line["text"] for line in lines(extractions(upstream)[1], "known")] == ["I have a dog."]
@@ -120,8 +120,12 @@ def test_an_import_knows_whose_words_are_whose(serve: Serve, upstream, url: str)
     carried["turnkeeper"] |= {"entries": [*carried["turnkeeper"]["entries"], {}], "turns": 3}
     proxy = serve(CONFIG, MEMORY_URL=url)
     assert proxy.client.put("/v1/memory/sessions/s2", json=carried).status_code == 200
-    awaited(lambda: (known(proxy, "carl"), known(proxy, "bob")) == (["I have a fish."], ["I have a cat."]))
-    assert known(proxy) == []
+    awaited(
+        lambda: (
+            (fact_texts(proxy, "carl"), fact_texts(proxy, "bob")) == (["I have a fish."], ["I have a cat."])
+        )
+    )
+    assert fact_texts(proxy) == []
 
 
 def test_an_answer_is_shown_with_its_question_and_rests_on_itself(proxy, upstream) -> None:
@@ -135,7 +139,7 @@ def test_an_answer_is_shown_with_its_question_and_rests_on_itself(proxy, upstrea
     upstream.script = model(asks, says("Noted."))
     question = "Good. What is your daughter's name?"
     say(proxy, "I have a daughter who goes to school with the neighbours' boy.", question, "Emma.")
-    awaited(lambda: known(proxy) == ["Has a daughter called Emma."])
+    awaited(lambda: fact_texts(proxy) == ["Has a daughter called Emma."])
     first, second = lines(extractions(upstream)[0], "said")
     assert "answering" not in first
     assert "school" not in second["answering"]
@@ -153,7 +157,7 @@ def test_what_a_fact_holds_until_is_told_and_ends_it(proxy, upstream) -> None:
     assert f"Is in Rome. (from 2023-11-14 until {day})" in prompts(upstream)[-1][0]["content"]
     path = f"{ANN}/{stored['id']}"
     assert proxy.client.patch(path, json={"until": time.time() + 0.2}).status_code == 200
-    awaited(lambda: known(proxy) == [])
+    awaited(lambda: fact_texts(proxy) == [])
     late = proxy.client.post(ANN, json={"text": "Was in Oslo.", "until": 1_700_000_000})
     assert (late.status_code, late.json()["error"]["param"]) == (400, "until")
 
@@ -189,7 +193,7 @@ def test_the_operators_fields_are_asked_for_and_hold_one_fact_each(
     serve: Serve, upstream: FakeUpstream, url: str
 ) -> None:
     def fills(said: Any, _known: Any) -> Any:
-        told = [line for line in said if line["text"].startswith("I ")]
+        told = [line for line in lines if line["text"].startswith("I ")]
         facts = [
             fact("Has the plan " + line["text"].split()[-1], line["number"], field="plan") for line in told
         ]
@@ -200,10 +204,10 @@ def test_the_operators_fields_are_asked_for_and_hold_one_fact_each(
     facts = '  facts: {upstream: main, model: notes, pause: "${PAUSE:-200ms}"}'
     proxy = serve(CONFIG.replace("\n" + facts, FIELDS), MEMORY_URL=url)
     say(proxy, "I have the plan Basic")
-    awaited(lambda: known(proxy) == ["Has the plan Basic", "Votes."])
+    awaited(lambda: fact_texts(proxy) == ["Has the plan Basic", "Votes."])
     say(proxy, "I have the plan Premium", session="s2")
     # One fact for the field, the command refused, and what was learnt twice is one.
-    awaited(lambda: sorted(known(proxy)) == ["Has the plan Premium", "Votes."])
+    awaited(lambda: sorted(fact_texts(proxy)) == ["Has the plan Premium", "Votes."])
     task = extractions(upstream)[0].json["messages"][-1]["content"]
     assert "leave out politics" in task
     assert "plan: which plan they have" in task
@@ -229,22 +233,22 @@ def test_what_mattered_for_a_day_last_week_is_not_told_today(proxy, upstream) ->
     carried = {"user": "ann", "contents": contents}
     assert proxy.client.put("/v1/memory/sessions/s1", json=carried).status_code == 200
     awaited(lambda: _learnt(proxy) > START)
-    assert known(proxy) == ["I have a dog.", "Today I am at the zoo."]
+    assert fact_texts(proxy) == ["I have a dog.", "Today I am at the zoo."]
     daily = proxy.client.get(ANN).json()["data"][1]
     assert daily["expires"] == pytest.approx(hours + 24 * 3600, abs=1)
 
 
 def test_what_was_removed_is_not_learnt_again_by_an_import(proxy, upstream) -> None:
     say(proxy, "I have a dog.")
-    awaited(lambda: known(proxy))
+    awaited(lambda: fact_texts(proxy))
     awaited(lambda: _learnt(proxy) > START)
     carried = exported(proxy)
     (removed,) = proxy.client.get(ANN).json()["data"]
     assert proxy.client.delete(f"{ANN}/{removed['id']}").status_code == 204
     assert proxy.client.put("/v1/memory/sessions/s1", json=carried).status_code == 200
     say(proxy, "I have a dog.", "Noted.", "I have a cat.")
-    awaited(lambda: "I have a cat." in known(proxy))
-    assert known(proxy) == ["I have a cat."]
+    awaited(lambda: "I have a cat." in fact_texts(proxy))
+    assert fact_texts(proxy) == ["I have a cat."]
 
 
 def exported(proxy: ProxyServer) -> dict[str, Any]:
@@ -279,12 +283,12 @@ def test_what_an_agent_was_made_to_say_or_a_program_put_in_is_not_learnt(proxy, 
     proxy.client.post(ANN, json={"text": "I am injected."})
     proxy.chat(window, headers={"X-Session-Id": "s1"})
     awaited(lambda: len(extractions(upstream)) == 2)
-    awaited(lambda: known(proxy, "bob"))
+    awaited(lambda: fact_texts(proxy, "bob"))
     assert [[line["text"] for line in lines(r, "said")] for r in extractions(upstream)] == [
         ["I speak."],
         ["I type."],
     ]
-    assert (known(proxy), known(proxy, "bob")) == (["I am injected.", "I speak."], ["I type."])
+    assert (fact_texts(proxy), fact_texts(proxy, "bob")) == (["I am injected.", "I speak."], ["I type."])
 
 
 def test_a_fact_that_is_added_or_removed_in_a_call_counts_from_the_next_turn_on(proxy, upstream) -> None:
@@ -339,7 +343,7 @@ def test_a_fact_says_something(proxy, blank: str) -> None:
         assert got.status_code == 400, got.text
         assert got.json()["error"]["param"] == "text"
         assert got.json()["error"]["message"].startswith("'text': ")
-    assert known(proxy) == ["Likes jazz."]
+    assert fact_texts(proxy) == ["Likes jazz."]
 
 
 def test_a_correction_is_told_and_what_was_wrong_is_not(proxy, upstream) -> None:
@@ -369,7 +373,7 @@ def test_a_correction_to_the_words_of_another_fact_is_told_once(proxy, upstream)
     coffee = proxy.client.post(ANN, json={"text": "Likes coffee."}).json()["id"]
     got = proxy.client.patch(f"{ANN}/{tea}", json={"text": "likes coffee."})
     assert (got.status_code, got.json()["id"], got.json()["replaces"]) == (200, tea, coffee)
-    assert known(proxy) == ["likes coffee."]
+    assert fact_texts(proxy) == ["likes coffee."]
     say(proxy, "One?")
     assert prompts(upstream)[-1][0]["content"].lower().count("likes coffee.") == 1
     assert proxy.client.patch(f"{ANN}/{coffee}", json={"importance": 1}).status_code == 404
@@ -386,17 +390,19 @@ def test_a_fact_that_is_known_takes_what_comes_with_it_a_second_time(proxy) -> N
 
 
 def test_what_moves_house_is_told_where_it_is_and_both_are_kept(proxy, upstream) -> None:
-    def moved(said: Any, known: Any) -> Any:
-        old = next((line["id"] for line in known if "Paris" in line["text"]), None)
+    def moved(lines: Any, facts: Any) -> Any:
+        old = next((line["id"] for line in facts if "Paris" in line["text"]), None)
         return [
-            fact(line["text"], line["number"], replaces=old) for line in said if line["text"].startswith("I ")
+            fact(line["text"], line["number"], replaces=old)
+            for line in lines
+            if line["text"].startswith("I ")
         ]
 
     upstream.script = model(moved, says("Noted."))
     say(proxy, "I live in Paris.")
-    awaited(lambda: known(proxy) == ["I live in Paris."])
+    awaited(lambda: fact_texts(proxy) == ["I live in Paris."])
     say(proxy, "I live in Berlin.", session="s2")
-    awaited(lambda: known(proxy) == ["I live in Berlin."])
+    awaited(lambda: fact_texts(proxy) == ["I live in Berlin."])
     export = proxy.client.get("/v1/memory/users/ann/export").json()
     assert {one["text"] for one in export["facts"]} == {"I live in Paris.", "I live in Berlin."}
 
@@ -439,7 +445,7 @@ def test_the_practice_model_finds_nothing_and_breaks_nothing(serve: Serve, url: 
     proxy = serve(CONFIG.replace("${UPSTREAM_BASE_URL:-practice:}", "practice:"), MEMORY_URL=url)
     assert say(proxy, "I have a dog.").status_code == 200
     time.sleep(0.5)
-    assert known(proxy) == []
+    assert fact_texts(proxy) == []
 
 
 def test_a_fact_that_a_tool_stores_is_told_at_the_next_turn(serve: Serve, upstream, url: str) -> None:
@@ -447,7 +453,7 @@ def test_a_fact_that_a_tool_stores_is_told_at_the_next_turn(serve: Serve, upstre
     scripts = iter([calls("memory_store", text="Likes jazz.", category="core")])
     upstream.script = lambda _: next(scripts, None) or answer_of("Noted.")
     say(proxy, "Remember that I like jazz.", stream=True)
-    awaited(lambda: known(proxy) == ["Likes jazz."])
+    awaited(lambda: fact_texts(proxy) == ["Likes jazz."])
     say(proxy, "Remember that I like jazz.", "Noted.", "Thanks.", stream=True)
     assert "Likes jazz." in prompts(upstream)[-1][-1]["content"]
 
@@ -460,7 +466,7 @@ def test_after_its_session_a_talk_is_told_from_the_archive(serve: Serve, upstrea
     proxy = serve(CONFIG, MEMORY_URL=url)
     upstream.script = model(find, says("Noted."))
     say(proxy, "I like <jazz>.")
-    awaited(lambda: known(proxy))
+    awaited(lambda: fact_texts(proxy))
     memory = proxy.app.memory
     assert memory and memory.archiving
     proxy.run(memory.archiving.archivist.idle())
@@ -517,7 +523,7 @@ def test_an_upstream_that_is_away_is_asked_again(proxy, upstream) -> None:
     plain = model(find, says("Noted."))
     upstream.script = lambda r: (is_extraction(r) and next(broken, None)) or plain(r)
     say(proxy, "I have a dog.")
-    awaited(lambda: known(proxy) == ["I have a dog."])
+    awaited(lambda: fact_texts(proxy) == ["I have a dog."])
     assert len(extractions(upstream)) == 3
 
 

@@ -16,7 +16,7 @@ from tests.peers.fake_upstream import (
     stream_of,
 )
 from tests.proxy_server import Serve
-from tests.remembering import call, held, texts, user
+from tests.remembering import call, stored_entries, texts, user
 
 CONFIG = """
 memory: {sessions: "${MEMORY_URL}", deadline: 5s}
@@ -41,7 +41,7 @@ def test_a_first_turn_that_failed_leaves_no_session(serve: Serve, upstream: Fake
     proxy = serve(CONFIG)
     upstream.says(*FAILED[name])
     call(proxy, user("Hi"), stream=True, user="ann")
-    assert held(proxy) == []
+    assert stored_entries(proxy) == []
     assert proxy.client.get("/v1/memory/sessions/s1").status_code == 404
     assert proxy.client.get("/v1/memory/sessions").json()["data"] == []
 
@@ -53,12 +53,12 @@ def test_a_later_turn_that_failed_leaves_it_as_it_was(
     proxy = serve(CONFIG)
     upstream.says(*sse(stream_of("One.")))
     call(proxy, user("First"), stream=True)
-    assert len(held(proxy)) == 2
+    assert len(stored_entries(proxy)) == 2
     before = proxy.client.get("/v1/memory/sessions/s1").json()
     upstream.says(*FAILED[name])
     call(proxy, user("First"), user("Second"), stream=True, model="another")
-    assert len(held(proxy)) == 2
+    assert len(stored_entries(proxy)) == 2
     assert proxy.client.get("/v1/memory/sessions/s1").json() == before
     upstream.says(*sse(stream_of("Two.")))
     call(proxy, user("First"), {"role": "assistant", "content": "One."}, user("Second"), stream=True)
-    assert [text for _, text in texts(held(proxy))] == ["First", "One.", "Second", "Two."]
+    assert [text for _, text in texts(stored_entries(proxy))] == ["First", "One.", "Second", "Two."]

@@ -44,7 +44,7 @@ def locked(path: Path) -> Iterator[sqlite3.Connection]:
         yield other
 
 
-def said(proxy: ProxyServer, text: str, **more: Any) -> Any:
+def call_with(proxy: ProxyServer, text: str, **more: Any) -> Any:
     who = {"X-Session-Id": "s1", "X-User-Id": "ann"}
     return proxy.chat([{"role": "user", "content": text}], headers=who, **more)
 
@@ -57,7 +57,7 @@ def test_the_first_call_finds_the_stores_open(serve: Serve, tmp_path: Path, conf
         over.start()
         proxy = serve(config, MEMORY_URL=f"sqlite:{path}")
         told = proxy.client.get("/readyz").json()
-        answers = [said(proxy, text) for text in ("Hello?", "Are you there?")]
+        answers = [call_with(proxy, text) for text in ("Hello?", "Are you there?")]
         over.join()
     assert told == {"status": "ready", "degraded": []}
     assert [got.headers.get("x-turnkeeper-degraded") for got in answers] == [None, None]
@@ -71,7 +71,7 @@ def test_so_it_does_wherever_memory_is(
         monkeypatch.setattr(patience, 10.0)  # a busy machine takes its time
     proxy = serve(SHIPPED, MEMORY_URL=address(kind))
     assert proxy.client.get("/readyz").json() == {"status": "ready", "degraded": []}
-    assert said(proxy, "Hello?").headers.get("x-turnkeeper-degraded") is None
+    assert call_with(proxy, "Hello?").headers.get("x-turnkeeper-degraded") is None
 
 
 def test_a_database_at_some_distance_is_open_before_the_first_call(
@@ -87,7 +87,7 @@ def test_a_database_at_some_distance_is_open_before_the_first_call(
         proxy = serve(patient, MEMORY_URL=url)
         assert proxy.client.get("/readyz").json() == {"status": "ready", "degraded": []}
         relay.full = True
-        assert said(proxy, "Hello?").headers.get("x-turnkeeper-degraded") is None
+        assert call_with(proxy, "Hello?").headers.get("x-turnkeeper-degraded") is None
 
 
 def test_the_first_call_after_a_restart_has_what_was_said_before(
@@ -97,8 +97,8 @@ def test_the_first_call_after_a_restart_has_what_was_said_before(
     shipped = tmp_path / "shipped.yaml"
     shipped.write_text(SHIPPED)
     with ProxyServer(shipped, {"MEMORY_URL": url, "UPSTREAM_BASE_URL": upstream.url}) as before:
-        said(before, "My name is Ada.")
-    again = said(serve(SHIPPED, MEMORY_URL=url), "Who am I?")
+        call_with(before, "My name is Ada.")
+    again = call_with(serve(SHIPPED, MEMORY_URL=url), "Who am I?")
     assert again.headers.get("x-turnkeeper-degraded") is None
     assert upstream.last.json["messages"][0]["content"] == "My name is Ada."
 
@@ -144,7 +144,7 @@ def test_a_memory_that_is_away_holds_up_no_start(serve: Serve, tmp_path: Path, f
         told = proxy.client.get("/readyz")
         assert time.monotonic() - began < START
         assert (told.status_code, told.json()) == (200, {"status": "degraded", "degraded": ["memory"]})
-        got = said(proxy, "Hello?")
+        got = call_with(proxy, "Hello?")
         assert (got.status_code, "memory" in got.headers["x-turnkeeper-degraded"]) == (200, True)
 
 

@@ -7,7 +7,7 @@ import pytest
 from proxy.observe.observation import TurnReport
 from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import held, settle
+from tests.remembering import settle, stored_entries
 
 CONFIG = """
 memory: {sessions: "sqlite:${DB}", deadline: 5s, redact: {kinds: [email]}}
@@ -79,14 +79,14 @@ def test_they_mean_the_same_beside_the_role(proxy: ProxyServer, upstream: FakeUp
 
 def test_what_is_replayed_flat_is_what_is_stored(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     proxy.chat([ASKED], channel="s1")
-    assert len(held(proxy, "s1")) == 2
+    assert len(stored_entries(proxy, "s1")) == 2
     proxy.chat([ASKED, {"role": "assistant", "content": "Hello there.", "source": "llm"}, NEXT], channel="s1")
     assert [message["content"] for message in upstream.last.json["messages"]] == [
         "ann (asr): A joke!",
         "Hello there.",
         "ann (message): A story.",
     ]
-    assert [(entry.source, entry.user) for entry in held(proxy, "s1")] == [
+    assert [(entry.source, entry.user) for entry in stored_entries(proxy, "s1")] == [
         ("asr", "ann"),
         ("llm", None),
         ("message", "ann"),
@@ -125,7 +125,7 @@ def test_what_must_not_be_told_is_redacted_there_too(proxy: ProxyServer, upstrea
     proxy.chat([ASKED, mail, NEXT], path="/pipelines/redacted/v1/chat/completions", channel="s1")
     assert "ann@example.org" not in upstream.last.body.decode()
     assert "[email] now." in upstream.last.body.decode()
-    assert "ann@example.org" not in str(held(proxy, "s1"))
+    assert "ann@example.org" not in str(stored_entries(proxy, "s1"))
 
 
 def test_an_explanation_shows_them(proxy: ProxyServer) -> None:

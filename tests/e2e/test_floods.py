@@ -53,7 +53,7 @@ LONG_ANSWERS: dict[str, list[Step]] = {
 
 
 class Visitor(threading.Thread):
-    """Somebody who asks over and over; ``longest`` is what he had to wait, in seconds."""
+    """A client that asks again and again; ``longest`` is its longest wait in seconds."""
 
     def __init__(self, proxy: ProxyServer) -> None:
         super().__init__()

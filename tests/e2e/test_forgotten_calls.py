@@ -10,7 +10,7 @@ from tests.e2e.conftest import Address
 from tests.peers.fake_upstream import FakeUpstream
 from tests.peers.scripted_model import fact, model, says
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import held, texts
+from tests.remembering import stored_entries, texts
 from tests.waiting import awaited
 
 CONFIG = """
@@ -71,12 +71,12 @@ def say(proxy: ProxyServer, *window: dict[str, Any], session: str = "s1", **fiel
     return proxy.chat(list(window), headers={"X-Session-Id": session, "X-User-Id": "ann"}, **fields)
 
 
-def known(proxy: ProxyServer) -> list[str]:
+def fact_texts(proxy: ProxyServer) -> list[str]:
     return [one["text"] for one in proxy.client.get(f"{PERSON}/facts").json()["data"]]
 
 
 def told_of(proxy: ProxyServer) -> str:
-    """Everything that anybody can be told of the person, in one text."""
+    """Returns all data of the user that can be read, as one text."""
     export = proxy.client.get(f"{PERSON}/export").text
     found = proxy.client.post("/v1/memory/search", json={"user": "ann", "query": "secret mango"})
     system = proxy.client.get(f"{PERSON}/system_messages")
@@ -84,7 +84,7 @@ def told_of(proxy: ProxyServer) -> str:
 
 
 def words(proxy: ProxyServer) -> list[tuple[str, Any]]:
-    return texts(held(proxy))
+    return texts(stored_entries(proxy))
 
 
 @pytest.mark.parametrize("path", [PERSON, SESSION])
@@ -95,13 +95,13 @@ def test_what_was_said_before_a_deletion_never_comes_back(
     one, two, three = (1, 2, 3) if numbered else (None, None, None)
     before = [u(SECRET, one), a("Noted.", one)]
     say(proxy, before[0])
-    awaited(lambda: known(proxy) == [SECRET])
+    awaited(lambda: fact_texts(proxy) == [SECRET])
     assert proxy.client.delete(path).status_code == 204
     proxy.client.delete(PERSON)
     asked = [*before, u("My cat is Tom", two)]
     say(proxy, *asked)
     assert [m["content"] for m in upstream.last.json["messages"]] == [SECRET, "Noted.", "My cat is Tom"]
-    awaited(lambda: known(proxy) == ["My cat is Tom"])
+    awaited(lambda: fact_texts(proxy) == ["My cat is Tom"])
     say(proxy, *asked, a("Noted.", two), u("And now?", three))
     assert words(proxy) == [
         ("user", "My cat is Tom"),
@@ -111,7 +111,7 @@ def test_what_was_said_before_a_deletion_never_comes_back(
     ]
     awaited(lambda: "And now?" in told_of(proxy))
     assert "MANGO" not in told_of(proxy)
-    assert known(proxy) == ["My cat is Tom"]
+    assert fact_texts(proxy) == ["My cat is Tom"]
 
 
 def test_it_stays_forgotten_in_another_process_and_as_the_window_slides(
@@ -121,11 +121,13 @@ def test_it_stays_forgotten_in_another_process_and_as_the_window_slides(
         pytest.skip("two of these share nothing")
     window = [u("Hello"), a("Noted."), u(SECRET), a("It is MANGO, as ever."), u("Yes")]
     say(proxy, *window[:3])
-    held(proxy)
+    stored_entries(proxy)
     proxy.client.delete(PERSON)
     other = serve(CONFIG, **environ)
     say(proxy, *window)
-    held(proxy)  # and at once, as words of the user go on within the time in which an answer is spoken
+    stored_entries(
+        proxy
+    )  # and at once, as words of the user go on within the time in which an answer is spoken
     window[3] = a("It is MAN")
     window[4:] = [u("Yes, but why")]
     say(other, *window)
@@ -139,7 +141,7 @@ def test_it_stays_forgotten_in_another_process_and_as_the_window_slides(
 def test_of_a_talk_of_several_one_stays_forgotten(proxy: ProxyServer) -> None:
     window = [u("I am Ann", 1, "ann"), a("Noted.", 1), u(f"Bob here. {SECRET}", 2, "bob")]
     say(proxy, *window)
-    held(proxy)
+    stored_entries(proxy)
     assert proxy.client.delete("/v1/memory/users/bob").status_code == 204
     say(proxy, *window, a("Noted.", 2), u("Ann again", 3, "ann"))
     assert [text for _, text in words(proxy)] == ["I am Ann", "Noted.", "Noted.", "Ann again", "Noted."]
@@ -151,7 +153,7 @@ def test_results_of_calls_that_were_made_before_are_forgotten(proxy: ProxyServer
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"for": "MANGO"}'}}
     calling = {"role": "assistant", "content": None, "tool_calls": [call]}
     say(proxy, u(SECRET))
-    held(proxy)
+    stored_entries(proxy)
     proxy.client.delete(SESSION)
     asked = [u(SECRET), calling, {"role": "tool", "tool_call_id": "c1", "content": "MANGO it is"}]
     say(proxy, *asked)
@@ -183,7 +185,7 @@ def test_turns_of_others_are_kept_without_what_a_forgotten_guest_said(
     ask("bob", "room", *window[:1])
     ask("eve", "room", *window[:3])
     turns = [ask("bob", "room", *window)]
-    held(proxy, "room")
+    stored_entries(proxy, "room")
     awaited(is_listed)
 
     def is_told() -> bool:

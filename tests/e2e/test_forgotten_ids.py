@@ -42,7 +42,7 @@ def server(places: dict[str, str], tmp_path: Path) -> Iterator[ServingProcess]:
         yield serving
 
 
-def said(server: ServingProcess, text: str, session: str, user: str, **message: Any) -> None:
+def archive_turn(server: ServingProcess, text: str, session: str, user: str, **message: Any) -> None:
     """A turn that is written, and archived."""
     body = {"model": "m", "messages": [{"role": "user", "content": text, **message}]}
     headers = {"X-Session-Id": session, "X-User-Id": user}
@@ -64,9 +64,9 @@ def archived(server: ServingProcess, user: str = WHO) -> list[str]:
 
 def remember(server: ServingProcess) -> dict[str, Any]:
     """Her own call, her words in a call of his, and a fact; her call as it is exported."""
-    said(server, "My dog is called Rex.", "the-first-call", WHO)
-    said(server, "Mine is called Max.", "a-shared-call", OTHER, metadata={"user": OTHER})
-    said(server, "And mine Rex.", "a-shared-call", OTHER, metadata={"user": WHO})
+    archive_turn(server, "My dog is called Rex.", "the-first-call", WHO)
+    archive_turn(server, "Mine is called Max.", "a-shared-call", OTHER, metadata={"user": OTHER})
+    archive_turn(server, "And mine Rex.", "a-shared-call", OTHER, metadata={"user": WHO})
     assert server.client.post(f"{USER}/facts", json={"text": "Has a dog."}).status_code == 201
     exported: dict[str, Any] = server.client.get(SESSION).json()
     return exported
@@ -76,7 +76,7 @@ def bring_back(server: ServingProcess, exported: dict[str, Any]) -> None:
     """What was said before is written once more, and so is something new: the archive takes that alone."""
     body = {key: exported[key] for key in ("contents", "turnkeeper")}
     assert server.client.put(SESSION, json=body).status_code == 200
-    said(server, "I am back.", "a-new-call", WHO)
+    archive_turn(server, "I am back.", "a-new-call", WHO)
     assert until(lambda: "I am back." in archived(server))
     assert "My dog is called Rex." not in archived(server)
 
@@ -107,7 +107,7 @@ def test_a_terminal_leaves_as_little(server: ServingProcess, places: dict[str, s
 
 def test_the_log_tells_users_apart_and_names_none(server: ServingProcess) -> None:
     for session, user in (("one", WHO), ("two", OTHER), ("three", WHO)):
-        said(server, "Hello?", session, user)
+        archive_turn(server, "Hello?", session, user)
     server.stop()
     first, second, third = re.findall(r" user=(\S+)", server.log)
     assert first == third != second

@@ -13,7 +13,7 @@ from tests.e2e.test_speakers import settle
 from tests.peers.fake_upstream import FakeUpstream, Received, Step, sse, stream_of
 from tests.peers.scripted_model import calls
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import said, user
+from tests.remembering import assistant_message, user
 from tests.waiting import until
 
 CONFIG = """
@@ -88,7 +88,7 @@ def stored(proxy: ProxyServer, name: str) -> str:
 def test_the_first_words_of_a_session_that_had_no_user(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     ask(proxy, None, user("Hello there."))
     settle(proxy)
-    window = user("Hello there."), said("Fine."), user(SECRET)
+    window = user("Hello there."), assistant_message("Fine."), user(SECRET)
     forget_while_answering(proxy, upstream, "eve", lambda: ask(proxy, "eve", *window))
     assert until(lambda: "Mango" not in stored(proxy, "eve"), 5)
 
@@ -107,7 +107,7 @@ def test_words_that_anothers_request_brings_along(proxy: ProxyServer, upstream: 
     first = named(user("Hello there, this is Bob."), "bob")
     ask(proxy, "bob", first)
     settle(proxy)
-    window = first, said("Fine."), named(user(SECRET), "eve"), named(user("And you?"), "bob")
+    window = first, assistant_message("Fine."), named(user(SECRET), "eve"), named(user("And you?"), "bob")
     forget_while_answering(proxy, upstream, "eve", lambda: ask(proxy, "bob", *window))
     assert until(lambda: "Mango" not in stored(proxy, "eve"), 5)
     assert "this is Bob" in stored(proxy, "bob")
@@ -116,9 +116,9 @@ def test_words_that_anothers_request_brings_along(proxy: ProxyServer, upstream: 
 def test_what_the_next_call_of_another_is_told(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     talk = [
         user("Hello there, this is Bob."),
-        said("Fine."),
+        assistant_message("Fine."),
         user(SECRET),
-        said("Fine."),
+        assistant_message("Fine."),
         user("Jazz, please."),
     ]
     for end, name in ((1, "bob"), (3, "eve"), (5, "bob")):
@@ -127,14 +127,14 @@ def test_what_the_next_call_of_another_is_told(proxy: ProxyServer, upstream: Fak
     later = [user("I am back.")]
     assert until(lambda: "Mango" in exported(proxy, "bob"))
     forget_while_answering(proxy, upstream, "eve", lambda: ask(proxy, "bob", *later, session="later"))
-    ask(proxy, "bob", *later, said("Fine."), user("And now?"), session="later")
+    ask(proxy, "bob", *later, assistant_message("Fine."), user("And now?"), session="later")
     assert "Mango" not in str(upstream.last.json["messages"])
 
 
 def test_what_the_model_stores_by_a_tool(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     ask(proxy, "eve", user("Hello there."))
     settle(proxy)
-    window = user("Hello there."), said("Fine."), user(SECRET)
+    window = user("Hello there."), assistant_message("Fine."), user(SECRET)
 
     def answer() -> Iterator[Step]:
         return iter(calls("memory_store", text="The secret town of the user is Mango.", category="core"))

@@ -19,7 +19,7 @@ from tests.peers.fake_upstream import (
     stream_of,
 )
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import CONFIG, call, held, said, user
+from tests.remembering import CONFIG, assistant_message, call, stored_entries, user
 
 WEATHER = {"name": "weather", "arguments": '{"town": "Rome"}'}
 CALL: dict[str, Any] = {"role": "assistant", "content": None, "function_call": WEATHER}
@@ -33,7 +33,7 @@ MARKS = ("turn_id", "metadata", "timestamp")
 
 
 def contents(proxy: ProxyServer) -> list[dict[str, Any]]:
-    held(proxy)
+    stored_entries(proxy)
     found: list[dict[str, Any]] = proxy.client.get("/v1/memory/sessions/s1").json()["contents"]
     return [{name: value for name, value in each.items() if name not in MARKS} for each in found]
 
@@ -47,13 +47,13 @@ def called(proxy: ProxyServer, upstream: FakeUpstream, *window: dict[str, Any]) 
     """A turn in which the function is called, told, and talked about."""
     upstream.says(*sse(CALLED))
     call(proxy, *window, user("Is it raining?"), **OFFER)
-    held(proxy)
+    stored_entries(proxy)
     upstream.says(*sse(stream_of("It is.")))
     call(proxy, *window, user("Is it raining?"), CALL, RESULT, **OFFER)
-    held(proxy)
+    stored_entries(proxy)
 
 
-TALK = [user("Is it raining?"), CALL, RESULT, said("It is.")]
+TALK = [user("Is it raining?"), CALL, RESULT, assistant_message("It is.")]
 
 
 def test_a_call_comes_back_with_its_result(serve: Serve, upstream: FakeUpstream) -> None:
@@ -79,10 +79,10 @@ def test_what_is_replayed_is_held_once(serve: Serve, upstream: FakeUpstream, arg
     proxy = serve(CONFIG)
     called(proxy, upstream)
     again = {**CALL, "function_call": {**WEATHER, "arguments": arguments}}
-    called(proxy, upstream, user("Is it raining?"), again, RESULT, said("It is."))
+    called(proxy, upstream, user("Is it raining?"), again, RESULT, assistant_message("It is."))
     assert [each["role"] for each in contents(proxy)] == ["user", "assistant", "function", "assistant"] * 2
     upstream.says(*sse(stream_of("Bye.")))
-    window = [RESULT, said("It is."), user("Well then.")]
+    window = [RESULT, assistant_message("It is."), user("Well then.")]
     call(proxy, *window, **OFFER)
     assert [each["role"] for each in contents(proxy)][8:] == ["user", "assistant"]
     assert len(contents(proxy)) == 10
@@ -92,7 +92,7 @@ def test_a_window_that_slid_gets_its_calls_back(serve: Serve, upstream: FakeUpst
     proxy = serve(CONFIG)
     called(proxy, upstream)
     upstream.says(*sse(stream_of("Bye.")))
-    call(proxy, said("It is."), user("Well then."), **OFFER)
+    call(proxy, assistant_message("It is."), user("Well then."), **OFFER)
     assert shown(upstream) == [*TALK, user("Well then.")]
 
 
@@ -100,7 +100,7 @@ def test_a_result_alone_goes_behind_its_call(serve: Serve, upstream: FakeUpstrea
     proxy = serve(CONFIG)
     upstream.says(*sse(CALLED))
     call(proxy, user("Is it raining?"), **OFFER)
-    held(proxy)
+    stored_entries(proxy)
     upstream.says(*sse(stream_of("It is.")))
     call(proxy, RESULT, **OFFER)
     assert shown(upstream) == TALK[:3]
@@ -111,7 +111,7 @@ def test_a_call_that_was_never_told_gets_a_result(serve: Serve, upstream: FakeUp
     proxy = serve(CONFIG)
     upstream.says(*sse(CALLED))
     call(proxy, user("Is it raining?"), **OFFER)
-    held(proxy)
+    stored_entries(proxy)
     upstream.says(*sse(stream_of("Yes?")))
     call(proxy, user("Hello?"), **OFFER)
     roles = [(each["role"], each.get("name")) for each in shown(upstream)]

@@ -77,12 +77,12 @@ def ask(proxy: ProxyServer, text: str = "I like kiwis.", **more: Any) -> httpx2.
     return proxy.chat([{"role": "user", "content": text}], headers=WHO, **more)
 
 
-def known(proxy: ProxyServer) -> list[str]:
+def fact_texts(proxy: ProxyServer) -> list[str]:
     return [fact["text"] for fact in proxy.client.get(FACTS).json()["data"]]
 
 
-def told(upstream: FakeUpstream, number: int = -1) -> Any:
-    """What a tool told the model, as it stands last in a request."""
+def tool_result(upstream: FakeUpstream, number: int = -1) -> Any:
+    """Returns a tool's result, the last message of a request to the model."""
     return json.loads(upstream.requests[number].json["messages"][-1]["content"])
 
 
@@ -94,11 +94,11 @@ def test_a_turn_that_failed_leaves_no_fact_and_forgets_none(
     store, forget = calling("memory_store", text="Likes kiwis."), calling("memory_forget", id=held)
     says(upstream, store, forget, BAD)
     assert ask(proxy, stream=stream).status_code == 400
-    assert (told(upstream, 1)["stored"], told(upstream, 2)["forgotten"]) == (True, True)
-    assert known(proxy) == ["Likes figs."]
+    assert (tool_result(upstream, 1)["stored"], tool_result(upstream, 2)["forgotten"]) == (True, True)
+    assert fact_texts(proxy) == ["Likes figs."]
     says(upstream, store, forget, saying("Noted."))
     assert ask(proxy, stream=stream).status_code == 200
-    assert known(proxy) == ["Likes kiwis."]
+    assert fact_texts(proxy) == ["Likes kiwis."]
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -111,7 +111,7 @@ def test_what_was_stored_is_known_when_the_answer_ends(
         ask(proxy, stream=stream)
         facts = proxy.client.get(FACTS).json()["data"]
         assert [fact["text"] for fact in facts] == [f"Has {each} dogs." for each in range(number + 1)]
-        assert facts[-1]["id"] == told(upstream)["id"]
+        assert facts[-1]["id"] == tool_result(upstream)["id"]
         says(upstream, saying("Yes."))
         ask(proxy, "And now?")
         assert f"Has {number} dogs." in str(upstream.last.json["messages"])
@@ -125,7 +125,7 @@ def test_what_was_stored_is_known_once_the_caller_hears_the_answer(
     body = {"model": "fake", "stream": True, "messages": [{"role": "user", "content": "I like kiwis."}]}
     with proxy.client.stream("POST", "/v1/chat/completions", json=body, headers=WHO) as got:
         assert any("Noted" in piece for piece in got.iter_text())
-        assert until(lambda: known(proxy) == ["Likes kiwis."])
+        assert until(lambda: fact_texts(proxy) == ["Likes kiwis."])
 
 
 def test_an_answer_that_broke_off_has_reached_the_caller(proxy: ProxyServer, upstream: FakeUpstream) -> None:
@@ -133,7 +133,7 @@ def test_an_answer_that_broke_off_has_reached_the_caller(proxy: ProxyServer, ups
     says(upstream, calling("memory_store", text="Likes kiwis."), broken)
     got = ask(proxy, stream=True)
     assert transcript(got.content).text == "I will re"
-    assert until(lambda: known(proxy) == ["Likes kiwis."])
+    assert until(lambda: fact_texts(proxy) == ["Likes kiwis."])
 
 
 def test_what_a_filter_spoils_before_anything_went_out_has_not(
@@ -147,7 +147,7 @@ def test_what_a_filter_spoils_before_anything_went_out_has_not(
         got = ask(proxy, stream=stream)
         assert transcript(got.content).text == ""
         assert "filter" in got.text
-    assert known(proxy) == []
+    assert fact_texts(proxy) == []
 
 
 MOODY = """
@@ -177,7 +177,7 @@ def test_what_is_called_beside_the_clients_own_call_is_kept(
     says(upstream, sse(ROLE + delta(tool_calls=calls) + delta(finish="tool_calls") + DONE))
     tools = [{"type": "function", "function": {"name": "weather"}}]
     assert "weather" in ask(proxy, stream=True, tools=tools).text
-    assert known(proxy) == ["Likes kiwis."]
+    assert fact_texts(proxy) == ["Likes kiwis."]
 
 
 def test_whoever_is_forgotten_during_the_turn_stays_forgotten(
@@ -189,7 +189,7 @@ def test_whoever_is_forgotten_during_the_turn_stays_forgotten(
 
     says(upstream, calling("memory_store", text="Likes kiwis."), forgotten)
     assert transcript(ask(proxy, stream=True).content).text == "Noted."
-    assert known(proxy) == []
+    assert fact_texts(proxy) == []
 
 
 def test_within_the_turn_the_model_finds_what_it_stored_and_not_what_it_forgot(
@@ -206,16 +206,16 @@ def test_within_the_turn_the_model_finds_what_it_stored_and_not_what_it_forgot(
         saying("Noted."),
     )
     ask(proxy, stream=True)
-    first, second = told(upstream, 1), told(upstream, 2)
+    first, second = tool_result(upstream, 1), tool_result(upstream, 2)
     assert first == second
-    found = told(upstream)["found"]
+    found = tool_result(upstream)["found"]
     assert [(one["text"], one["id"], one["kind"]) for one in found] == [("Likes kiwis.", first["id"], "fact")]
-    assert known(proxy) == ["Likes kiwis."]
+    assert fact_texts(proxy) == ["Likes kiwis."]
     says(
         upstream, calling("memory_store", text="Has a dog."), calling_back(upstream), recall, saying("Gone.")
     )
     ask(proxy, stream=True)
-    assert known(proxy) == ["Likes kiwis."]
+    assert fact_texts(proxy) == ["Likes kiwis."]
 
 
 def calling_back(upstream: FakeUpstream) -> Script:
@@ -234,8 +234,8 @@ def test_a_client_who_leaves_before_anything_came_leaves_nothing(
     with pytest.raises(httpx2.TimeoutException):
         proxy.client.post("/v1/chat/completions", json=body, headers=WHO, timeout=0.6)
     assert until(lambda: upstream.open == 0)
-    assert told(upstream)["stored"] is True
-    assert known(proxy) == []
+    assert tool_result(upstream)["stored"] is True
+    assert fact_texts(proxy) == []
 
 
 @pytest.mark.faults
@@ -247,4 +247,4 @@ def test_a_client_who_leaves_in_the_middle_has_heard_of_it(
     body = {"model": "fake", "stream": True, "messages": [{"role": "user", "content": "I like kiwis."}]}
     with proxy.client.stream("POST", "/v1/chat/completions", json=body, headers=WHO) as got:
         assert "I will re" in next(text for text in got.iter_text() if "I will" in text)
-    assert until(lambda: known(proxy) == ["Likes kiwis."])
+    assert until(lambda: fact_texts(proxy) == ["Likes kiwis."])

@@ -14,7 +14,7 @@ import pytest
 
 from proxy.memory.stores.store import Key
 from tests.e2e.conftest import Address
-from tests.long_call import said, settle
+from tests.long_call import settle, stream_text
 from tests.peers.fake_upstream import FakeUpstream, Received, Step, answer, completion, sse, stream_of
 from tests.proxy_server import ProxyServer, Serve
 from tests.serving_process import LISTEN, ServingProcess
@@ -100,7 +100,7 @@ class Phone:
         )
         assert got.status_code == 200, got.text
         assert "x-turnkeeper-degraded" not in got.headers, got.headers
-        self.lines.append({"role": "assistant", "content": said(got.text)})
+        self.lines.append({"role": "assistant", "content": stream_text(got.text)})
         self.proxy.run(self.proxy.app.memory.recorder.drain())  # type: ignore[union-attr]
         return self.model.prompts[-1]
 
@@ -128,8 +128,8 @@ async def _is_listed(memory: Any, session: str) -> bool:
     return bool(stored and stored.session.noted_until.call == stored.session.entries[-1].call)
 
 
-def told(prompt: Iterable[dict[str, Any]]) -> str:
-    """What a prompt tells of the last call."""
+def last_call_text(prompt: Iterable[dict[str, Any]]) -> str:
+    """Returns the text about the last call in a prompt."""
     text = "\n".join(message["content"] for message in prompt)
     blocks = re.findall(r"<last_conversation>\n(.*?)\n</last_conversation>", text, re.DOTALL)
     assert len(blocks) <= 1, text
@@ -147,7 +147,7 @@ def test_the_next_call_tells_what_was_promised_once_and_the_same_to_its_end(
     prompts = [phone.say(words) for words in ("Hello, me again.", "When is it?", "And where?")]
     for prompt in prompts:
         assert prompt[0] == SYSTEM
-        assert PROMISE in told(prompt[1:2])
+        assert PROMISE in last_call_text(prompt[1:2])
         assert sum(PROMISE in message["content"] for message in prompt) == 1
         assert prompt[1] == prompts[0][1]
 
@@ -159,7 +159,7 @@ def test_no_other_user_is_told(serve: Serve, upstream: FakeUpstream, url: str) -
     ann.talk("first")
     ann.noted()
     bob.begin("second")
-    assert told(bob.say("Hello?")) == ""
+    assert last_call_text(bob.say("Hello?")) == ""
 
 
 @pytest.mark.parametrize("failing", [True, False], ids=["no model answers", "the model has yet to answer"])
@@ -172,11 +172,11 @@ def test_until_notes_are_there_the_last_lines_stand_in(
     phone.listed()
     phone.begin("second")
     first = phone.say("Hello, me again.")
-    assert "assistant: A technician comes on Friday at 9, I promise." in told(first)
+    assert "assistant: A technician comes on Friday at 9, I promise." in last_call_text(first)
     model.notes = notes
     if failing:
         phone.noted()
-    assert told(phone.say("When is it?")) == told(first)
+    assert last_call_text(phone.say("When is it?")) == last_call_text(first)
 
 
 def test_beginning_another_call_ends_the_one_before(serve: Serve, upstream: FakeUpstream, url: str) -> None:
@@ -224,7 +224,7 @@ def test_another_process_tells_it_too(serve: Serve, upstream: FakeUpstream, addr
     phone.noted()
     other = Phone(serve(CONFIG.replace("PAUSE", "1h"), MEMORY_URL=url), model)
     other.begin("second")
-    assert PROMISE in told(other.say("Hello, me again."))
+    assert PROMISE in last_call_text(other.say("Hello, me again."))
 
 
 def test_a_tree_of_processes_tells_it_after_a_restart_too(upstream: FakeUpstream, tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_tree_of_processes_tells_it_after_a_restart_too(upstream: FakeUpstream
     with ServingProcess(tmp_path, config, **own) as serving:
         for words in ("Hello, me again.", "When is it?"):
             assert serving.chat(words, "second", user="ann").status_code == 200
-    assert [PROMISE in told(prompt) for prompt in model.prompts[-2:]] == [True, True]
+    assert [PROMISE in last_call_text(prompt) for prompt in model.prompts[-2:]] == [True, True]
 
 
 def test_a_profile_is_told_in_each_call_and_in_system_messages(
@@ -276,7 +276,7 @@ def test_a_short_call_does_not_displace_a_longer_one(serve: Serve, upstream: Fak
     phone.say("Hello? The line is bad.")
     awaited(lambda: len(phone.calls()) == 2)
     phone.begin("third")
-    assert PROMISE in told(phone.say("Hello, me again."))
+    assert PROMISE in last_call_text(phone.say("Hello, me again."))
 
 
 def test_a_session_that_returns_tells_its_own_calls_itself(
@@ -288,7 +288,7 @@ def test_a_session_that_returns_tells_its_own_calls_itself(
     phone.say("Are you still there?")
     phone.begin("room")
     prompt = phone.say("Hello, me again, on a new line.")
-    assert told(prompt) == ""
+    assert last_call_text(prompt) == ""
     assert sum("I promise" in message["content"] for message in prompt) == 1
 
 
@@ -297,10 +297,10 @@ def test_what_system_messages_tell_is_not_told_again(serve: Serve, upstream: Fak
     phone.talk("first")
     phone.noted()
     given = phone.proxy.client.get("/v1/memory/users/ann/system_messages").json()
-    assert "I promise" in told(given)
+    assert "I promise" in last_call_text(given)
     phone.begin("second", *given)
     prompt = phone.say("Hello, me again.")
-    assert told(prompt) == told(given)
+    assert last_call_text(prompt) == last_call_text(given)
 
 
 def test_who_is_forgotten_is_not_told_of(serve: Serve, upstream: FakeUpstream, url: str) -> None:
@@ -310,7 +310,7 @@ def test_who_is_forgotten_is_not_told_of(serve: Serve, upstream: FakeUpstream, u
     assert phone.proxy.client.delete("/v1/memory/users/ann").status_code == 204
     assert phone.calls() == []
     phone.begin("second")
-    assert told(phone.say("Hello, me again.")) == ""
+    assert last_call_text(phone.say("Hello, me again.")) == ""
 
 
 def test_who_forgets_takes_along_what_others_would_be_told_of_a_call_with_them(
@@ -331,7 +331,7 @@ def test_who_forgets_takes_along_what_others_would_be_told_of_a_call_with_them(
     assert proxy.client.delete("/v1/memory/users/bob").status_code == 204
     assert not any(PROMISE in str(call) for call in ann.calls())
     ann.begin("second")
-    assert PROMISE not in told(ann.say("Hello, me again."))
+    assert PROMISE not in last_call_text(ann.say("Hello, me again."))
 
 
 def test_who_is_forgotten_while_notes_are_written_is_not_told_of(
@@ -360,7 +360,7 @@ def test_who_is_forgotten_while_notes_are_written_is_not_told_of(
     settle(proxy)
     assert not any(PROMISE in str(call) for call in (*ann.calls(), *bob.calls()))
     bob.begin("second")
-    assert PROMISE not in told(bob.say("Hello, me again."))
+    assert PROMISE not in last_call_text(bob.say("Hello, me again."))
 
 
 def test_who_spoke_early_in_a_long_call_is_noted_and_forgotten_as_one_who_spoke_late(
@@ -382,12 +382,12 @@ def test_who_spoke_early_in_a_long_call_is_noted_and_forgotten_as_one_who_spoke_
     stored = proxy.run(proxy.app.memory.store.session(Key("default", "room")))  # type: ignore[union-attr]
     assert {entry.speaker for entry in stored.entries if entry.role == "user"} == {"bob"}
     bob.begin("another")
-    assert PROMISE in told(bob.say("Hello?"))
+    assert PROMISE in last_call_text(bob.say("Hello?"))
     ann.noted()
     bob.noted()
     assert proxy.client.delete("/v1/memory/users/ann").status_code == 204
     assert not any(PROMISE in str(call) for call in bob.calls())
-    assert PROMISE not in told(bob.say("And now?"))
+    assert PROMISE not in last_call_text(bob.say("And now?"))
 
 
 def test_an_erased_session_is_not_told_of(serve: Serve, upstream: FakeUpstream, url: str) -> None:
@@ -395,13 +395,13 @@ def test_an_erased_session_is_not_told_of(serve: Serve, upstream: FakeUpstream, 
     phone.talk("first")
     phone.noted()
     phone.begin("second")
-    assert PROMISE in told(phone.say("Hello, me again."))
+    assert PROMISE in last_call_text(phone.say("Hello, me again."))
     phone.listed()
     phone.proxy.run(phone.proxy.app.runtime.privacy.forget_session("default", "first"))
     assert PROMISE not in str(phone.calls())
-    assert told(phone.say("And now?")) == ""
+    assert last_call_text(phone.say("And now?")) == ""
     phone.begin("third")
-    assert PROMISE not in told(phone.say("Hello?"))
+    assert PROMISE not in last_call_text(phone.say("Hello?"))
 
 
 def test_what_is_never_stored_and_what_is_encrypted_is_so_in_notes_too(
@@ -442,5 +442,5 @@ def test_a_long_call_goes_on_being_told_as_it_began_while_it_is_compacted(
     for number in range(12):
         prompts.append(phone.say(f"And what about the technician, number {number}?"))
         settle(phone.proxy)
-    assert {told(prompt[1:2]) for prompt in prompts} == {told(prompts[0])}
-    assert PROMISE in told(prompts[0])
+    assert {last_call_text(prompt[1:2]) for prompt in prompts} == {last_call_text(prompts[0])}
+    assert PROMISE in last_call_text(prompts[0])

@@ -125,7 +125,7 @@ def test_tokens_are_counted_while_redis_is_away(serve: Serve) -> None:
     assert refused(proxy.chat(headers=ONE), "tokens")
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def limit_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line for each in caplog.records if (line := each.getMessage()).startswith("Limits ")]
 
 
@@ -144,7 +144,7 @@ def test_redis_counts_again_once_it_answers_and_the_log_is_told_once(
         assert got.status_code == 200
         assert "x-turnkeeper-degraded" not in got.headers
         assert redis.ask("KEYS", "*globex*")
-    alone, again = told(caplog)
+    alone, again = limit_lines(caplog)
     assert alone.startswith("Limits are counted in this process alone: ")
     assert alone.endswith(("the store does not count in time", "Redis took longer than 50 ms"))
     assert again == "Limits are counted on Redis again"
@@ -158,7 +158,7 @@ def test_a_redis_that_takes_no_writes_counts_nothing(
         assert proxy.chat(headers=ONE).status_code == 200
         time.sleep(1.2)
         assert [proxy.chat(headers=ONE).status_code for _ in range(2)] == [200, 429]
-        assert len(told(caplog)) == 1
+        assert len(limit_lines(caplog)) == 1
 
 
 def test_turns_at_once_are_bounded_and_a_place_comes_back(serve: Serve, upstream: FakeUpstream) -> None:
@@ -205,10 +205,10 @@ def test_openai_s_client_understands(serve: Serve) -> None:
     proxy = serve(KEYS + "limits: {requests_per_minute: 1}\n")
     client = openai.OpenAI(base_url=proxy.url, api_key="one", max_retries=0)
     client.chat.completions.create(model="fake", messages=[{"role": "user", "content": "Hi"}])
-    with pytest.raises(openai.RateLimitError) as told:
+    with pytest.raises(openai.RateLimitError) as refusal:
         client.chat.completions.create(model="fake", messages=[{"role": "user", "content": "Hi"}])
-    assert told.value.code == "rate_limit_exceeded"
-    assert told.value.type == "requests"
+    assert refusal.value.code == "rate_limit_exceeded"
+    assert refusal.value.type == "requests"
 
 
 def test_who_is_refused_is_counted(serve: Serve) -> None:

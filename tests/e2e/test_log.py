@@ -91,7 +91,7 @@ def test_a_level_leaves_turns_out(tmp_path: Path, upstream: FakeUpstream) -> Non
 
 
 def nowhere() -> str:
-    """A base URL at which nobody listens."""
+    """A base URL without a server."""
     return f"http://127.0.0.1:{free_port()}/v1"
 
 

@@ -132,7 +132,7 @@ def test_what_had_to_be_left_out_is_told_and_summarised_at_once(serve: Serve, up
 
 
 def test_a_cut_stands_still_between_compactions(serve: Serve, upstream: FakeUpstream) -> None:
-    """Where nothing summarises, what is left out is left out in big steps, and the prompt grows between."""
+    """Without summaries, messages are left out in big steps, and the prompt grows between them."""
     upstream.script = model(lambda _: BUSY)
     text = config(500, 400).replace("      - restore_interrupted: {show: both}\n", TRIMMED)
     proxy = serve(text.replace("  summaries: {upstream: main, model: notes, max: 10, timeout: 5s}\n", ""))

@@ -16,7 +16,7 @@ from proxy.memory.stores.volatile import VolatileStore
 from tests.peers.fake_upstream import FakeUpstream
 from tests.peers.redis_server import RedisServer, single
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import CONFIG, IMPATIENT, call, held, settle, texts, user
+from tests.remembering import CONFIG, IMPATIENT, call, settle, stored_entries, texts, user
 
 QUICK = IMPATIENT.replace("memory: {", "memory: {deadline: 60ms, ")
 
@@ -62,7 +62,7 @@ def test_a_turn_that_is_read_before_the_last_one_is_taken_in_says_so(
     lagging.holds_background = False
     settle(proxy)
     assert not degraded(call(proxy, user("Four.")))
-    said = [text for _, text in texts(held(proxy))]
+    said = [text for _, text in texts(stored_entries(proxy))]
     assert said == [
         "One.",
         "Hello there.",
@@ -119,7 +119,7 @@ def test_what_a_failover_has_lost_of_this_process_s_writes_is_gone_on_from(
         assert shown(upstream) == LINES[: 2 * number + 1]
         assert not degraded(answer)
         settle(proxy)
-    assert [text for _, text in texts(held(proxy))] == LINES[: 2 * (turns + 3)]
+    assert [text for _, text in texts(stored_entries(proxy))] == LINES[: 2 * (turns + 3)]
 
 
 @pytest.mark.parametrize("turns", [0, 1])

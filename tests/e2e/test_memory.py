@@ -23,7 +23,7 @@ from tests.peers.fake_upstream import (
 )
 from tests.peers.redis_server import RedisServer
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import CONFIG, IMPATIENT, call, held, said, texts, user
+from tests.remembering import CONFIG, IMPATIENT, assistant_message, call, stored_entries, texts, user
 from tests.serving_process import LISTEN, ServingProcess, at_rest
 from tests.waiting import until
 
@@ -43,14 +43,14 @@ def test_a_turn_and_its_answer_are_remembered(
     remembering: ProxyServer, upstream: FakeUpstream, stream: bool
 ) -> None:
     call(remembering, {"role": "system", "content": "Be brief."}, user("Hi"), stream=stream)
-    assert texts(held(remembering)) == [("user", "Hi"), ("assistant", "Hello there.")]
+    assert texts(stored_entries(remembering)) == [("user", "Hi"), ("assistant", "Hello there.")]
 
 
 def test_what_the_engine_dropped_comes_back(remembering: ProxyServer, upstream: FakeUpstream) -> None:
     call(remembering, user("I am Ann.", 0))
-    held(remembering)
-    call(remembering, user("I am Ann.", 0), said("Hello there.", 0), user("I like tea.", 1))
-    held(remembering)
+    stored_entries(remembering)
+    call(remembering, user("I am Ann.", 0), assistant_message("Hello there.", 0), user("I like tea.", 1))
+    stored_entries(remembering)
     call(remembering, {"role": "system", "content": "Be brief."}, user("Who am I?", 2))
     assert upstream.last.json["messages"] == [
         {"role": "system", "content": "Be brief."},
@@ -67,12 +67,12 @@ def test_an_interruption_is_found_where_the_engine_does_not_mark_it(
 ) -> None:
     upstream.says(*sse(stream_of("Why did the scarecrow", " win an award?")))
     call(remembering, user("A joke!"), stream=True)
-    held(remembering)
-    call(remembering, user("A joke!"), said("why did the scarecrow..."), user("Stop."))
+    stored_entries(remembering)
+    call(remembering, user("A joke!"), assistant_message("why did the scarecrow..."), user("Stop."))
     shown = upstream.last.json["messages"][1]["content"]
     assert "win an award?" in shown
     assert "did not hear" in shown
-    entry = held(remembering)[1]
+    entry = stored_entries(remembering)[1]
     assert entry.interrupted
     assert entry.original == "Why did the scarecrow win an award?"
 
@@ -80,17 +80,17 @@ def test_an_interruption_is_found_where_the_engine_does_not_mark_it(
 def test_the_same_request_again_leaves_the_same_memory(remembering: ProxyServer) -> None:
     for _ in range(3):
         call(remembering, user("Hi", 0))
-    assert texts(held(remembering)) == [("user", "Hi"), ("assistant", "Hello there.")]
+    assert texts(stored_entries(remembering)) == [("user", "Hi"), ("assistant", "Hello there.")]
 
 
 def test_a_failed_turn_leaves_memory_as_it_was(remembering: ProxyServer, upstream: FakeUpstream) -> None:
     call(remembering, user("Hi", 0))
-    before = held(remembering)
+    before = stored_entries(remembering)
     upstream.says(*answer({"error": {"message": "Busy"}}, 503))
-    call(remembering, user("Hi", 0), said("Hello there.", 0), user("More", 1))
+    call(remembering, user("Hi", 0), assistant_message("Hello there.", 0), user("More", 1))
     upstream.says(HEAD, chunk(ROLE), "reset")
-    call(remembering, user("Hi", 0), said("Hello there.", 0), user("More", 1), stream=True)
-    assert held(remembering) == before
+    call(remembering, user("Hi", 0), assistant_message("Hello there.", 0), user("More", 1), stream=True)
+    assert stored_entries(remembering) == before
 
 
 def test_a_turn_that_broke_is_recorded_as_far_as_it_was_relayed(
@@ -98,7 +98,7 @@ def test_a_turn_that_broke_is_recorded_as_far_as_it_was_relayed(
 ) -> None:
     upstream.says(HEAD, chunk(ROLE + delta(content="Half a ")), 0.05, "reset")
     call(remembering, user("Hi"), stream=True)
-    assert texts(held(remembering)) == [("user", "Hi"), ("assistant", "Half a ")]
+    assert texts(stored_entries(remembering)) == [("user", "Hi"), ("assistant", "Half a ")]
 
 
 def test_a_caller_who_hung_up_is_remembered_as_far_as_it_was_relayed(
@@ -110,7 +110,7 @@ def test_a_caller_who_hung_up_is_remembered_as_far_as_it_was_relayed(
     with remembering.client.stream("POST", path, json=body, headers=headers) as got:
         next(got.iter_raw())
     assert upstream.last.closed.wait(10)
-    assert texts(held(remembering)) == [("user", "Hi"), ("assistant", "Half a ")]
+    assert texts(stored_entries(remembering)) == [("user", "Hi"), ("assistant", "Half a ")]
 
 
 def test_tool_calls_are_remembered_with_their_results(
@@ -123,7 +123,7 @@ def test_tool_calls_are_remembered_with_their_results(
     asked: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": calls}
     result = {"role": "tool", "tool_call_id": "call_1", "content": "Mild."}
     call(remembering, user("Weather?"), asked, result, tools=[tool])
-    entries = held(remembering)
+    entries = stored_entries(remembering)
     assert [entry.role for entry in entries] == ["user", "assistant", "tool", "assistant"]
     assert entries[1].tool_calls == calls
     assert entries[2].content == "Mild."
@@ -131,10 +131,10 @@ def test_tool_calls_are_remembered_with_their_results(
 
 def test_background_work_sees_and_leaves_nothing(remembering: ProxyServer, upstream: FakeUpstream) -> None:
     call(remembering, user("I am Ann.", 0))
-    before = held(remembering)
+    before = stored_entries(remembering)
     remembering.chat([user("Sum up.", 9)], headers={"X-Session-Id": "s1", "X-Background": "true"})
     assert upstream.last.json["messages"] == [{"role": "user", "content": "Sum up."}]
-    assert held(remembering) == before
+    assert stored_entries(remembering) == before
 
 
 def test_calls_without_a_session_are_not_remembered(remembering: ProxyServer, upstream: FakeUpstream) -> None:
@@ -154,7 +154,7 @@ def test_reasoning_goes_back_where_it_is_kept_and_taken(
     proxy = serve(config.replace('BASE_URL}"', f'BASE_URL}}", accepts: {accepts}'))
     upstream.says(*sse(ROLE + delta(reasoning="Hm. ") + delta(reasoning="Tea.") + stream_of("Tea", "!")))
     call(proxy, user("Tea or coffee?", 0), stream=True)
-    entries = held(proxy)
+    entries = stored_entries(proxy)
     assert entries[1].content == "Tea!"
     assert entries[1].reasoning == ("Hm. Tea." if kept == "true" else None)
     call(proxy, user("Why?", 1), stream=True)
@@ -162,7 +162,7 @@ def test_reasoning_goes_back_where_it_is_kept_and_taken(
     assert brought["content"] == "Tea!"
     assert brought.get("reasoning_content") == ("Hm. Tea." if goes_back else None)
     assert "reasoning" not in brought
-    assert held(proxy)[1].reasoning == entries[1].reasoning
+    assert stored_entries(proxy)[1].reasoning == entries[1].reasoning
 
 
 KEYED = "keys: 'one:secret-1,two:secret-2'\n" + CONFIG
@@ -173,8 +173,8 @@ def test_tenants_never_meet(serve: Serve, upstream: FakeUpstream, url: str) -> N
     for key, name in (("secret-1", "Ann"), ("secret-2", "Bob")):
         headers = {"X-Session-Id": "s1", "Authorization": f"Bearer {key}"}
         proxy.chat([user(f"I am {name}.", 0)], headers=headers)
-    assert texts(held(proxy, tenant="one"))[0] == ("user", "I am Ann.")
-    assert texts(held(proxy, tenant="two"))[0] == ("user", "I am Bob.")
+    assert texts(stored_entries(proxy, tenant="one"))[0] == ("user", "I am Ann.")
+    assert texts(stored_entries(proxy, tenant="two"))[0] == ("user", "I am Bob.")
 
 
 def test_what_was_said_survives_a_restart(serve: Serve, upstream: FakeUpstream, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_dead_redis_costs_a_call_nothing_but_its_memory(
     with contextlib.closing(RedisServer(tmp_path)) as server:
         proxy = serve(IMPATIENT, MEMORY_URL=server.url)
         call(proxy, user("I am Ann.", 0))
-        held(proxy)
+        stored_entries(proxy)
         server.kill()
         upstream.says(*answer(completion("Still here.")))
         began = time.monotonic()
@@ -208,7 +208,7 @@ def test_a_dead_redis_costs_a_call_nothing_but_its_memory(
         degraded = {"status": "degraded", "degraded": ["memory"]}
         assert until(lambda: proxy.client.get("/readyz").json() == degraded)
         server.start()
-        assert ("user", "Who am I?") in texts(held(proxy))
+        assert ("user", "Who am I?") in texts(stored_entries(proxy))
         assert proxy.client.get("/readyz").json()["status"] == "ready"
 
 
@@ -218,14 +218,14 @@ def test_a_locked_file_costs_a_call_its_deadline_at_most(
     path = tmp_path / "locked.db"
     proxy = serve(IMPATIENT, MEMORY_URL=f"sqlite:{path}")
     call(proxy, user("I am Ann.", 0))
-    held(proxy)
+    stored_entries(proxy)
     with sqlite3.connect(path) as other:
         other.execute("BEGIN EXCLUSIVE")
         began = time.monotonic()
         assert call(proxy, user("Who am I?", 1)).status_code == 200
         assert time.monotonic() - began < 2
         other.rollback()
-    assert ("user", "Who am I?") in texts(held(proxy))
+    assert ("user", "Who am I?") in texts(stored_entries(proxy))
 
 
 READY = {"status": "ready", "degraded": []}
@@ -246,7 +246,7 @@ def test_while_a_file_is_locked_every_turn_and_the_server_say_so(
     path = tmp_path / "locked.db"
     proxy = serve(IMPATIENT, MEMORY_URL=f"sqlite:{path}")
     call(proxy, user("I am Ann.", 0))
-    held(proxy)
+    stored_entries(proxy)
     with contextlib.closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN EXCLUSIVE")
         call(proxy, user("Who am I?", 1))
@@ -259,7 +259,7 @@ def test_while_a_file_is_locked_every_turn_and_the_server_say_so(
             assert stands(proxy) == DEGRADED
             time.sleep(0.05)  # each turn that waits is written by itself
         other.rollback()
-    assert ("user", "Who am I?") in texts(held(proxy))
+    assert ("user", "Who am I?") in texts(stored_entries(proxy))
     assert until(lambda: stands(proxy) == READY)
     assert not failing(proxy)
     assert "x-turnkeeper-degraded" not in call(proxy, user("Thank you.", 3), session="s3").headers

@@ -31,7 +31,7 @@ from tests.peers.redis_server import LOOPBACK, RedisServer, caught_up, free_port
 from tests.peers.relay import Relay
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import IMPATIENT as CONFIG
-from tests.remembering import call, held, texts, user
+from tests.remembering import call, stored_entries, texts, user
 from tests.serving_process import ServingProcess, children
 from tests.tried import Tried
 
@@ -49,7 +49,7 @@ Outage = Callable[[], AbstractContextManager[object]]
 
 
 class Place:
-    """Where sessions are kept, and how it fails."""
+    """A store for sessions, and its way to fail."""
 
     def __init__(self, url: str, failing: Outage) -> None:
         self.url = url
@@ -243,7 +243,7 @@ DEGRADED = {"status": "degraded", "degraded": ["memory"]}
 def kept(proxy: ProxyServer, session: str = "s1") -> list[Entry]:
     """What memory holds; nothing where it takes longer than a call would wait, for whoever asks again."""
     with contextlib.suppress(StoreError):
-        return held(proxy, session)
+        return stored_entries(proxy, session)
     return []
 
 

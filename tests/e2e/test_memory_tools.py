@@ -36,7 +36,7 @@ def answers(upstream, *scripts):
 WHO = {"x-session-id": "s1", "x-user-id": "ann"}
 
 
-def said(answer):
+def answer_text(answer):
     return transcript(answer.content).text
 
 
@@ -49,7 +49,7 @@ def test_what_the_model_stores_in_one_call_it_finds_in_another_and_can_forget(pr
     first = proxy.chat(
         stream=True, messages=[{"role": "user", "content": "My dog is called Rex."}], headers=WHO
     )
-    assert said(first) == "I will remember."
+    assert answer_text(first) == "I will remember."
     assert "memory_store" not in first.text
     tools = [tool["function"]["name"] for tool in upstream.requests[0].json["tools"]]
     assert tools == ["memory_store", "memory_recall", "memory_forget"]
@@ -62,7 +62,7 @@ def test_what_the_model_stores_in_one_call_it_finds_in_another_and_can_forget(pr
         messages=[{"role": "user", "content": "What is he called?"}],
         headers={**WHO, "x-session-id": "s2"},
     )
-    assert said(second) == "Rex."
+    assert answer_text(second) == "Rex."
     found = json.loads(upstream.requests[3].json["messages"][-1]["content"])["found"]
     assert [(one["text"], one["id"]) for one in found if one["kind"] == "fact"] == [
         ("Ann's dog is called Rex.", stored["id"])
@@ -121,12 +121,12 @@ def untyped(script):
 def test_rounds_of_a_server_that_does_not_say_that_it_streams_are_one_answer(proxy, upstream):
     answers(upstream, untyped(calling("memory_recall", query="dog")), untyped(sse(stream_of("Rex", "."))))
     got = proxy.chat(stream=True, messages=[{"role": "user", "content": "What is he called?"}], headers=WHO)
-    assert said(got) == "Rex."
+    assert answer_text(got) == "Rex."
     assert "memory_recall" not in got.text
     assert len(upstream.requests) == 2
     answers(upstream, calling("memory_recall", query="dog"), untyped(sse(stream_of("Rex", "."))))
     got = proxy.chat(stream=True, messages=[{"role": "user", "content": "Called what?"}], headers=WHO)
-    assert said(got) == "Rex."
+    assert answer_text(got) == "Rex."
 
 
 ENDLESS = """
@@ -164,7 +164,7 @@ def test_a_model_that_never_stops_calling_has_not_answered(serve, upstream, tmp_
         other.says(*(sse(stream_of("Rex.")) if stream else answer(completion("Rex."))))
         path = "/pipelines/two/v1/chat/completions"
         got = proxy.chat(stream=stream, messages=asked, headers=WHO, path=path)
-        assert (got.status_code, said(got)) == (200, "Rex.")
+        assert (got.status_code, answer_text(got)) == (200, "Rex.")
         assert other.last.json["messages"][-1]["role"] == "tool"
 
 
@@ -193,7 +193,7 @@ def test_who_calls_memory_to_the_last_is_asked_once_more_without_it(
     more = {"tools": theirs} if theirs else {}
     asked = [{"role": "user", "content": "What is he called?"}]
     got = proxy.chat(stream=stream, messages=asked, headers=WHO, **more)
-    assert (got.status_code, said(got).strip()) == (200, "Rex.")
+    assert (got.status_code, answer_text(got).strip()) == (200, "Rex.")
     choices = [request.json.get("tool_choice") for request in upstream.requests]
     assert choices == [None] * 4 + ["none", None]
     last = upstream.last.json
@@ -221,7 +221,7 @@ def test_an_emoji_that_comes_in_two_halves_is_stored_as_one_and_its_call_stays_o
     called = sse(ROLE + events + delta(finish="tool_calls") + DONE)
     answers(upstream, called, sse(stream_of("Noted.")))
     got = proxy.chat(stream=True, messages=[{"role": "user", "content": "I like it."}], headers=WHO)
-    assert said(got) == "Ok \N{GRINNING FACE}Noted."
+    assert answer_text(got) == "Ok \N{GRINNING FACE}Noted."
     assert "tool_calls" not in got.text
     told = upstream.last.json["messages"][-2]
     assert told["content"] == "Ok \N{GRINNING FACE}"

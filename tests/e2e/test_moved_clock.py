@@ -9,7 +9,7 @@ import pytest
 from tests.peers.fake_upstream import FakeUpstream, Received, Step, answer, completion
 from tests.peers.redis_server import RedisServer, single
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import CONFIG, call, held, said, texts, user
+from tests.remembering import CONFIG, assistant_message, call, stored_entries, texts, user
 from tests.tried import Tried
 
 pytestmark = pytest.mark.faults
@@ -67,8 +67,8 @@ def test_no_turn_is_lost(
         window = [*window, asked] if shown == "all" else [*window[-2:], asked]
         assert call(proxy, *window).status_code == 200
         wanted += [("user", f"Word number {turn}"), ("assistant", f"Answer to Word number {turn}")]
-        window.append(said(f"Answer to Word number {turn}", turn if numbered else None))
-        assert texts(held(proxy)) == wanted
+        window.append(assistant_message(f"Answer to Word number {turn}", turn if numbered else None))
+        assert texts(stored_entries(proxy)) == wanted
     tried("the clock is set back and forth by days", "every turn once, in its order")
 
 
@@ -77,9 +77,9 @@ def test_a_session_that_was_deleted_begins_anew_once_the_clock_was_set_back(
 ) -> None:
     upstream.script = echo
     call(proxy, user("Before"))
-    assert held(proxy)
+    assert stored_entries(proxy)
     assert proxy.client.delete("/v1/memory/sessions/s1").status_code in {200, 204}
     clock.off = -3600
     call(proxy, user("After"))
-    assert texts(held(proxy)) == [("user", "After"), ("assistant", "Answer to After")]
+    assert texts(stored_entries(proxy)) == [("user", "After"), ("assistant", "Answer to After")]
     tried("the clock is set back behind a deletion", "the session begins anew")

@@ -32,8 +32,10 @@ AGAIN = "Which town has jazz, then?"
 def answering(request: Any) -> Any:
     """The answer to the newest words."""
     newest = request.json["messages"][-1]["content"]
-    known = {BOBS: ANSWERS[1], EVES: ANSWERS[2], AGAIN: ANSWERS[3]}
-    return sse(stream_of(next((answer for words, answer in known.items() if newest.endswith(words)), "So.")))
+    answers = {BOBS: ANSWERS[1], EVES: ANSWERS[2], AGAIN: ANSWERS[3]}
+    return sse(
+        stream_of(next((answer for words, answer in answers.items() if newest.endswith(words)), "So."))
+    )
 
 
 @pytest.fixture
@@ -42,16 +44,16 @@ def proxy(serve: Serve, upstream: FakeUpstream, tmp_path: Path) -> ProxyServer:
     return serve(CONFIG, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}")
 
 
-def said(role: str, text: str) -> dict[str, Any]:
+def a_message(role: str, text: str) -> dict[str, Any]:
     return {"role": role, "content": text}
 
 
 WINDOW = [
-    said("user", BOBS),
-    said("assistant", ANSWERS[1]),
-    said("user", EVES),
-    said("assistant", ANSWERS[2]),
-    said("user", AGAIN),
+    a_message("user", BOBS),
+    a_message("assistant", ANSWERS[1]),
+    a_message("user", EVES),
+    a_message("assistant", ANSWERS[2]),
+    a_message("user", AGAIN),
 ]
 
 
@@ -76,7 +78,7 @@ def test_each_finds_his_own_words_and_the_answers_to_them(proxy: ProxyServer) ->
 def test_each_is_told_his_own_words_in_a_later_call(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     talked(proxy)
     for name, own, others in (("bob", BOBS, EVES), ("eve", EVES, BOBS)):
-        ask(proxy, [said("user", QUESTION)], name, f"later-{name}")
+        ask(proxy, [a_message("user", QUESTION)], name, f"later-{name}")
         shown = upstream.last.json["messages"]
         assert f"the caller said: {own}" in shown[-1]["content"]
         assert others not in str(shown)
@@ -90,7 +92,7 @@ def test_whoever_is_forgotten_is_gone_from_anothers_conversation(proxy: ProxySer
     assert proxy.client.delete("/v1/memory/users/eve").status_code == 204
     assert EVES not in contents(proxy) and BOBS in contents(proxy)
     assert found(proxy, "eve") == set()
-    ask(proxy, [*WINDOW, said("assistant", ANSWERS[3]), said("user", "Bye.")], "bob")
+    ask(proxy, [*WINDOW, a_message("assistant", ANSWERS[3]), a_message("user", "Bye.")], "bob")
     settle(proxy)
     assert EVES not in contents(proxy) and "Bye." in contents(proxy)
 
@@ -129,32 +131,34 @@ def test_whoever_is_forgotten_is_not_told_of_in_a_call_that_goes_on(
     config = CONFIG.replace("restore_history, inject_summaries", "restore_history, inject_last_call")
     proxy = serve(config, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}")
     talked(proxy)
-    later = [said("user", QUESTION)]
+    later = [a_message("user", QUESTION)]
     ask(proxy, later, "bob", "later")
     assert EVES in str(upstream.last.json["messages"])
     settle(proxy)
     assert proxy.client.delete("/v1/memory/users/eve").status_code == 204
-    ask(proxy, [*later, said("assistant", "So."), said("user", AGAIN)], "bob", "later")
+    ask(proxy, [*later, a_message("assistant", "So."), a_message("user", AGAIN)], "bob", "later")
     assert EVES not in str(upstream.last.json["messages"])
 
 
 def test_facts_are_his_who_said_it(serve: Serve, upstream: FakeUpstream, tmp_path: Path) -> None:
-    upstream.script = model(lambda said, _: [fact(line["text"], line["number"]) for line in said], answering)
+    upstream.script = model(
+        lambda a_message, _: [fact(line["text"], line["number"]) for line in a_message], answering
+    )
     config = CONFIG.replace("  summaries:", f"{FACTS}  summaries:")
     proxy = serve(config, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}")
     talked(proxy)
 
-    def known(who: str) -> list[str]:
+    def fact_texts(who: str) -> list[str]:
         facts = proxy.client.get(f"/v1/memory/users/{who}/facts").json()["data"]
         return [one["text"] for one in facts]
 
-    assert until(lambda: EVES in known("eve") and AGAIN in known("bob"))
-    assert EVES not in known("bob")
+    assert until(lambda: EVES in fact_texts("eve") and AGAIN in fact_texts("bob"))
+    assert EVES not in fact_texts("bob")
 
 
 def test_notes_tell_who_spoke(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     talked(proxy)
-    ask(proxy, [*WINDOW, said("assistant", ANSWERS[3]), said("user", "Bye.")], "eve")
+    ask(proxy, [*WINDOW, a_message("assistant", ANSWERS[3]), a_message("user", "Bye.")], "eve")
     upstream.script = lambda _: sse(stream_of("They talked: ", BOBS))
     proxy.client.post("/v1/memory/sessions/room/summaries").raise_for_status()
     asked = next(r for r in reversed(upstream.requests) if "<transcript>" in str(r.json))
@@ -165,7 +169,7 @@ def test_notes_tell_who_spoke(proxy: ProxyServer, upstream: FakeUpstream) -> Non
 
 def test_the_prompt_stays_as_the_engine_showed_it(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     talked(proxy)
-    window = [*WINDOW[4:], said("assistant", ANSWERS[3]), said("user", "And when?")]
+    window = [*WINDOW[4:], a_message("assistant", ANSWERS[3]), a_message("user", "And when?")]
     upstream.script = lambda _: sse(stream_of("At nine."))
     ask(proxy, window, "eve")
     assert [m["content"] for m in upstream.last.json["messages"][:3]] == [BOBS, ANSWERS[1], EVES]

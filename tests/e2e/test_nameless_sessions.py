@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.conftest import Address
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import held, settle
+from tests.remembering import settle, stored_entries
 
 REQUEST = json.loads((Path(__file__).parents[1] / "golden" / "agora_doc_request.json").read_text())
 WITHOUT = """
@@ -91,7 +91,7 @@ def test_the_log_and_the_page_say_what_to_set(proxy: ProxyServer, caplog: pytest
 
 def test_a_history_without_users_is_of_the_user_whom_the_proxy_saw_there(proxy: ProxyServer) -> None:
     proxy.chat([{"role": "user", "content": "I am Ann."}], channel="room", user_id="ann")
-    assert len(held(proxy, "room")) == 2
+    assert len(stored_entries(proxy, "room")) == 2
     lines = [
         {"role": "user", "content": "I am Ann."},
         {"role": "assistant", "content": "Hello there."},

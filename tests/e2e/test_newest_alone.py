@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.conftest import Address
 from tests.peers.fake_upstream import FakeUpstream, answer, sse, stream_of
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import CONFIG, held, texts, user
+from tests.remembering import CONFIG, stored_entries, texts, user
 
 TALK = ["Book a table.", "Yes.", "Yes."]
 
@@ -19,11 +19,11 @@ def remembering(address: Address, serve: Serve) -> ProxyServer:
 
 def ask(proxy: ProxyServer, words: str, headers: dict[str, str], **fields: Any) -> None:
     proxy.chat([user(words)], headers={"X-Session-Id": "s1", **headers}, stream=True, **fields)
-    held(proxy)
+    stored_entries(proxy)
 
 
-def said(proxy: ProxyServer) -> list[str]:
-    return [text for role, text in texts(held(proxy)) if role == "user"]
+def user_texts(proxy: ProxyServer) -> list[str]:
+    return [text for role, text in texts(stored_entries(proxy)) if role == "user"]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_the_same_words_in_another_request_are_another_turn(
     for i, words in enumerate(TALK):
         headers, fields = name(i)
         ask(remembering, words, headers, **fields)
-    assert said(remembering) == TALK
+    assert user_texts(remembering) == TALK
     assert [m["content"] for m in upstream.last.json["messages"] if m["role"] == "user"] == TALK
 
 
@@ -64,9 +64,9 @@ def test_a_retry_is_the_same_turn(
 ) -> None:
     ask(remembering, "Book a table.", {})
     ask(remembering, "Yes.", first)
-    before = held(remembering)
+    before = stored_entries(remembering)
     ask(remembering, "Yes.", again)
-    assert texts(held(remembering)) == texts(before)
+    assert texts(stored_entries(remembering)) == texts(before)
 
 
 @pytest.mark.parametrize(("first", "then"), [("Yes please", "Yes"), ("No", "Not now")])
@@ -75,7 +75,7 @@ def test_what_is_said_behind_a_whole_answer_is_a_turn_of_its_own(
 ) -> None:
     for words in (first, then, "Bye."):
         ask(remembering, words, {})
-    assert said(remembering) == [first, then, "Bye."]
+    assert user_texts(remembering) == [first, then, "Bye."]
 
 
 def test_a_turn_that_failed_is_not_held_when_it_comes_again(
@@ -85,4 +85,4 @@ def test_a_turn_that_failed_is_not_held_when_it_comes_again(
     ask(remembering, "Yes.", {"X-Request-Id": "r1"})
     upstream.script = lambda _: sse(stream_of("Fine."))
     ask(remembering, "Yes.", {"X-Request-Id": "r2"})
-    assert texts(held(remembering)) == [("user", "Yes."), ("assistant", "Fine.")]
+    assert texts(stored_entries(remembering)) == [("user", "Yes."), ("assistant", "Fine.")]

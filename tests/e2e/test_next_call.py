@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Address
-from tests.long_call import config, is_notes, marks, model, noted, said, sentence, settle
+from tests.long_call import config, is_notes, marks, model, noted, sentence, settle, stream_text
 from tests.peers.fake_upstream import FakeUpstream, Received, Step, answer
 from tests.proxy_server import ProxyServer, Serve
 
@@ -58,7 +58,7 @@ class Caller:
         )
         assert got.status_code == 200, got.text
         prompt = [r.json for r in list(self.upstream.requests) if not is_notes(r)][-1]["messages"]
-        self.lines.append(self._line("assistant", said(got.text), n))
+        self.lines.append(self._line("assistant", stream_text(got.text), n))
         if settling:
             settle(self.proxy)
         return list(prompt)

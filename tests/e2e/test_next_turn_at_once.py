@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.conftest import Address
 from tests.peers.fake_upstream import HANG, HEAD, ROLE, FakeUpstream, chunk, delta, sse, stream_of
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import CONFIG, call, held, settle, texts, user
+from tests.remembering import CONFIG, call, settle, stored_entries, texts, user
 from tests.waiting import until
 
 STORES = ("sqlite", "redis", "postgresql")
@@ -55,7 +55,7 @@ def test_turns_without_a_pause_are_all_in_the_next_prompt(
         call(remembering, *spoken[-window:], stream=True).raise_for_status()
     expected = [[(line["role"], line["content"]) for line in lines[: 2 * turn + 1]] for turn in range(TURNS)]
     assert prompts(upstream) == expected
-    assert texts(held(remembering)) == [(line["role"], line["content"]) for line in lines]
+    assert texts(stored_entries(remembering)) == [(line["role"], line["content"]) for line in lines]
 
 
 class Client:
@@ -102,7 +102,7 @@ def test_a_turn_behind_the_done_event_knows_the_answer(
         call(remembering, user(f"And what is behind {turn}?"), stream=True).raise_for_status()
         client.socket.close()
         assert ("assistant", f"That was answer {turn} of mine.") in prompts(upstream)[-1]
-    assert until(lambda: len(held(remembering)) == 40)
+    assert until(lambda: len(stored_entries(remembering)) == 40)
 
 
 def test_a_turn_is_in_what_programs_read_at_once(remembering: ProxyServer, upstream: FakeUpstream) -> None:
@@ -150,7 +150,7 @@ def test_what_was_said_just_before_a_user_is_forgotten_goes_too(
         upstream.says(*sse(stream_of("Hello.")))
         call(remembering, user("I am Ann."), session=f"s{turn}", stream=True, user="ann").raise_for_status()
         assert client.delete("/v1/memory/users/ann").status_code == 204
-    assert until(lambda: held(remembering) == [])
+    assert until(lambda: stored_entries(remembering) == [])
     assert client.get("/v1/memory/users/ann/export").json()["sessions"] == []
     assert client.get("/v1/memory/sessions").json()["data"] == []
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from proxy.cli import app
 from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import held
+from tests.remembering import stored_entries
 
 CONFIG = """
 memory: {sessions: "sqlite:${DB}", deadline: 5s}
@@ -60,12 +60,12 @@ def test_no_model_is_asked(
         "code": "no_messages",
     }
     assert not upstream.requests
-    assert held(proxy, "s1") == []
+    assert stored_entries(proxy, "s1") == []
 
 
 def test_what_memory_restores_is_sent(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     proxy.chat([ASKED], channel="s1")
-    assert len(held(proxy, "s1")) == 2
+    assert len(stored_entries(proxy, "s1")) == 2
     assert proxy.chat([SILENCE], channel="s1").status_code == 200
     assert upstream.last.json["messages"][0] == ASKED
 
@@ -113,7 +113,7 @@ def test_the_command_line_says_so(tmp_path: Path) -> None:
 
 def test_the_page_shows_why(proxy: ProxyServer) -> None:
     proxy.chat([SILENCE], channel="s1")
-    held(proxy, "s1")
+    stored_entries(proxy, "s1")
     proxy.app.reporter.flush()
     turn = next(iter(proxy.app.traces.newest("default"))).report.id
     page = proxy.client.get(f"/turns/{turn}", headers={"accept": "text/html"}).text

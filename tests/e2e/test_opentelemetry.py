@@ -31,7 +31,7 @@ def traced(serve: Serve, collector: Collector) -> ProxyServer:
 
 
 def spans(proxy: ProxyServer, collector: Collector) -> dict[str, object]:
-    """What has been sent, by name."""
+    """Returns the exported spans by name."""
     proxy.app.runtime.tracing._provider.force_flush()
     return {span.name: span for span in collector.spans}
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import CONFIG, call, held, said, user
+from tests.remembering import CONFIG, assistant_message, call, stored_entries, user
 
 DATA = "data:image/png;base64," + "A" * 200_000
 LINK = "https://pictures.example/1.png"
@@ -34,10 +34,10 @@ def test_what_is_sent_reaches_the_model_and_a_mark_is_held(
     call(proxy, look)
     assert upstream.last.json["messages"] == [look]
     mark = {"type": "text", "text": f"[{kind}]"}
-    assert [entry.content for entry in held(proxy)] == [[look["content"][0], mark], "Hello there."]
-    call(proxy, look, said("Hello there."), user("And now?"))
+    assert [entry.content for entry in stored_entries(proxy)] == [[look["content"][0], mark], "Hello there."]
+    call(proxy, look, assistant_message("Hello there."), user("And now?"))
     assert upstream.last.json["messages"][0] == look
-    assert [entry.role for entry in held(proxy)] == ["user", "assistant"] * 2
+    assert [entry.role for entry in stored_entries(proxy)] == ["user", "assistant"] * 2
     call(proxy, user("Well?"))
     assert upstream.last.json["messages"][0]["content"] == [look["content"][0], mark]
     assert len(proxy.client.get("/v1/memory/sessions/s1").content) < 2000
@@ -51,18 +51,21 @@ def test_a_picture_alone_is_held_once_however_often_it_is_replayed(
     for n in range(3):
         window.append(picture if n < 2 else user("And?"))
         call(proxy, *window)
-        held(proxy)
-        window.append(said("Hello there."))
-    assert [entry.text for entry in held(proxy)] == ["[image]", "Hello there."] * 2 + ["And?", "Hello there."]
+        stored_entries(proxy)
+        window.append(assistant_message("Hello there."))
+    assert [entry.text for entry in stored_entries(proxy)] == ["[image]", "Hello there."] * 2 + [
+        "And?",
+        "Hello there.",
+    ]
 
 
 def test_a_short_link_stays(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     look = showing("Look.", {"type": "image_url", "image_url": {"url": LINK, "detail": "low"}})
     call(proxy, look)
-    assert held(proxy)[0].content == look["content"]
+    assert stored_entries(proxy)[0].content == look["content"]
 
 
 def test_what_is_carried_in_is_held_like_this(proxy: ProxyServer) -> None:
     put = proxy.client.put("/v1/memory/sessions/s2", json={"contents": [showing("Look.", *PARTS.values())]})
     assert put.status_code in {200, 201}
-    assert held(proxy, "s2")[0].text == "Look.\n[image]\n[audio]\n[file]"
+    assert stored_entries(proxy, "s2")[0].text == "Look.\n[image]\n[audio]\n[file]"

@@ -64,7 +64,7 @@ def say(proxy: ProxyServer, text: str, session: str = "s1", user: str = "ann") -
 
 
 def settle(proxy: ProxyServer, *, embedded: bool = True) -> None:
-    """All that was said is archived, and has its vector."""
+    """Waits until all turns are archived, and have their vectors."""
     remembering.settle(proxy)
     memory = proxy.app.memory
     assert memory is not None and memory.archiving is not None

@@ -76,13 +76,13 @@ def test_a_model_that_is_asked_in_the_background_is_told_no_more(
     upstream.script = lambda request: sse(stream_of("Well.")) if request.json.get("stream") else answer({})
     proxy.chat(window, headers=WHO, stream=True)
 
-    def told(mark: str) -> bool:
+    def reaches_model(mark: str) -> bool:
         return any(mark in request.body.decode() for request in upstream.requests)
 
     memory = proxy.app.memory
     assert memory is not None and memory.archiving is not None
-    awaited(lambda: told("<said>"))
+    awaited(lambda: reaches_model("<said>"))
     proxy.run(memory.archiving.archivist.idle())
-    awaited(lambda: told("<transcript>") and told('"input"'))
-    assert told("Take [card].") and told("Paid with [card].")
-    assert not told(CARD)
+    awaited(lambda: reaches_model("<transcript>") and reaches_model('"input"'))
+    assert reaches_model("Take [card].") and reaches_model("Paid with [card].")
+    assert not reaches_model(CARD)

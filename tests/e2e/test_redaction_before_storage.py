@@ -15,7 +15,7 @@ from tests.e2e.test_agora_life_cycle import notice, tell
 from tests.page_visit import Visit
 from tests.peers.fake_upstream import DONE, ROLE, FakeUpstream, delta, sse, stream_of
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import call, held, said, settle, texts, user
+from tests.remembering import assistant_message, call, settle, stored_entries, texts, user
 from tests.waiting import awaited
 
 CARD, MAIL, PHONE, IBAN = (
@@ -115,7 +115,7 @@ def everything_is_said(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     post("/v1/memory/users/ann/facts", json={"text": f"Has {IBAN}."}).raise_for_status()
     fact = post("/v1/memory/users/ann/facts", json={"text": "Has a dog."}).json()["id"]
     proxy.client.patch(f"/v1/memory/users/ann/facts/{fact}", json={"text": f"Has {CARD}."}).raise_for_status()
-    contents = [user(f"I am {MAIL}.", 0), said(f"Hello {MAIL}.", 0)]
+    contents = [user(f"I am {MAIL}.", 0), assistant_message(f"Hello {MAIL}.", 0)]
     own = {"text": f"Told {PHONE}.", "messages": 2}
     put("/v1/memory/sessions/s2", json={"contents": contents, "summaries": [own]}).raise_for_status()
     exported = proxy.client.get("/v1/memory/sessions/s2").json()
@@ -138,7 +138,7 @@ def everything_is_said(proxy: ProxyServer, upstream: FakeUpstream) -> None:
 
 
 def dumped(kind: str, folder: Path, url: str) -> bytes:
-    """All that a store holds, as bytes."""
+    """Returns all bytes in a store."""
     if kind == "redis":
         with redis.Redis.from_url(url) as client:
             client.config_set("rdbcompression", "no")
@@ -196,22 +196,22 @@ def test_the_model_sees_the_clients_own_words_of_the_window(
     for words in ("Yes.", f"And write to {MAIL}.", "Thank you."):
         call(proxy, *window, stream=True)
         assert shown(upstream) == [(m["role"], m["content"]) for m in window]
-        window += [said(f"Is it {CARD}?"), user(words)]
-    assert texts(held(proxy))[:3] == [
+        window += [assistant_message(f"Is it {CARD}?"), user(words)]
+    assert texts(stored_entries(proxy))[:3] == [
         ("user", "My card is [card]."),
         ("assistant", "Is it [card]?"),
         ("user", "Yes."),
     ]
-    assert len(held(proxy)) == 6
+    assert len(stored_entries(proxy)) == 6
 
 
 def test_what_memory_brings_back_bears_marks(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     upstream.script = lambda _: sse(stream_of(f"Is it {CARD}?"))
-    first = [user(f"My card is {CARD}."), said(f"Is it {CARD}?"), user("Yes.")]
+    first = [user(f"My card is {CARD}."), assistant_message(f"Is it {CARD}?"), user("Yes.")]
     call(proxy, first[0], stream=True)
     call(proxy, *first, stream=True)
     settle(proxy)
-    call(proxy, first[2], said(f"Is it {CARD}?"), user(f"Ring {PHONE}."), stream=True)
+    call(proxy, first[2], assistant_message(f"Is it {CARD}?"), user(f"Ring {PHONE}."), stream=True)
     assert shown(upstream) == [
         ("user", "My card is [card]."),
         ("assistant", "Is it [card]?"),
@@ -232,14 +232,14 @@ def test_an_answer_that_was_cut_within_a_number_stays_one_answer(
     call(proxy, *window, stream=True)
     settle(proxy)
     upstream.script = lambda _: sse(stream_of("Sorry."))
-    window += [said(heard), user("Stop.")]
+    window += [assistant_message(heard), user("Stop.")]
     call(proxy, *window, stream=True)
     told = upstream.last.json["messages"]
     assert [m["role"] for m in told] == ["user", "assistant", "user"]
     assert heard.rstrip(".") in told[1]["content"] and "[card], is that right?" in told[1]["content"]
-    window += [said("Sorry."), user("Go on.")]
+    window += [assistant_message("Sorry."), user("Go on.")]
     call(proxy, *window, stream=True)
-    entries = held(proxy)
+    entries = stored_entries(proxy)
     assert texts(entries) == [
         ("user", "Which card do I have?"),
         ("assistant", "Your card is"),
@@ -254,7 +254,7 @@ def test_an_answer_that_was_cut_within_a_number_stays_one_answer(
 
 
 @pytest.mark.parametrize("config", [LONG, PLAIN])
-@pytest.mark.parametrize("before", [[], [user("Hello."), said("Hi.")]])
+@pytest.mark.parametrize("before", [[], [user("Hello."), assistant_message("Hi.")]])
 def test_words_that_an_engine_asks_with_before_their_end_are_one_turn(
     serve_on: Serve, upstream: FakeUpstream, config: str, before: list[dict[str, Any]]
 ) -> None:
@@ -265,7 +265,10 @@ def test_words_that_an_engine_asks_with_before_their_end_are_one_turn(
     upstream.script = lambda _: sse(stream_of("Well."))
     call(proxy, *before, user(f"My card is {CARD}"), stream=True)
     number = "[card]" if config is LONG else CARD
-    assert texts(held(proxy))[len(before) :] == [("user", f"My card is {number}"), ("assistant", "Well.")]
+    assert texts(stored_entries(proxy))[len(before) :] == [
+        ("user", f"My card is {number}"),
+        ("assistant", "Well."),
+    ]
 
 
 def test_an_answer_that_breaks_off_within_a_number_leaves_no_half_of_it(
@@ -275,9 +278,15 @@ def test_an_answer_that_breaks_off_within_a_number_leaves_no_half_of_it(
     call(proxy, user("Which card do I have?"), stream=True)
     settle(proxy)
     upstream.script = lambda _: sse(stream_of("Sorry."))
-    call(proxy, user("Which card do I have?"), said("Your card is 4111 11"), user("Yes?"), stream=True)
+    call(
+        proxy,
+        user("Which card do I have?"),
+        assistant_message("Your card is 4111 11"),
+        user("Yes?"),
+        stream=True,
+    )
     assert [m["role"] for m in upstream.last.json["messages"]] == ["user", "assistant", "user"]
-    assert texts(held(proxy))[1] == ("assistant", "Your card is")
+    assert texts(stored_entries(proxy))[1] == ("assistant", "Your card is")
     settle(proxy)
     assert b"4111 1" not in bytes_in(tmp_path)
 
@@ -302,9 +311,16 @@ def test_a_result_comes_back_with_its_call_as_the_client_gave_it(
     assert [m["role"] for m in told] == ["user", "assistant", "tool"]
     assert told[0]["content"] == "Find [email]." and told[2]["content"] == f"Her number is {PHONE}."
     assert told[1]["tool_calls"][0]["function"]["arguments"] == '{"mail": "[email]"}'
-    call(proxy, result, said("Found."), user("Ring her."), stream=True)
+    call(proxy, result, assistant_message("Found."), user("Ring her."), stream=True)
     assert ("tool", f"Her number is {PHONE}.") in shown(upstream)
-    assert [e.role for e in held(proxy)] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
+    assert [e.role for e in stored_entries(proxy)] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+        "assistant",
+    ]
 
 
 def test_a_summary_stands_for_turns_with_numbers_as_for_others(
@@ -317,7 +333,7 @@ def test_a_summary_stands_for_turns_with_numbers_as_for_others(
         window.append(user(f"I am {n}, at {PHONE}."))
         path = "/pipelines/summed/v1/chat/completions"
         proxy.chat(window, headers=WHO, stream=True, path=path).raise_for_status()
-        window.append(said(f"Number {n} is {CARD}."))
+        window.append(assistant_message(f"Number {n} is {CARD}."))
         settle(proxy)
         if n >= 3:
             awaited(lambda: proxy.client.get("/v1/memory/sessions/s1/summaries").json()["data"])
@@ -352,7 +368,7 @@ def test_what_is_edited_on_the_page_is_redacted(
     (words,) = re.findall(r'name="shown" value="(\w+)"', visit.page(path))
     assert visit.post(path, seen=path, shown=words, text=f"I am {MAIL}.").status_code == 303
     settle(proxy)
-    assert texts(held(proxy))[0] == ("user", "I am [email].")
+    assert texts(stored_entries(proxy))[0] == ("user", "I am [email].")
     assert traces_of(bytes_in(tmp_path)) == []
 
 
@@ -360,17 +376,17 @@ def test_the_same_request_again_and_an_older_one_late_change_nothing(
     proxy: ProxyServer, upstream: FakeUpstream
 ) -> None:
     upstream.script = lambda _: sse(stream_of(f"It is {CARD}."))
-    window = [user(f"I am {MAIL}."), said("Hello."), user(f"My number is {PHONE}.")]
+    window = [user(f"I am {MAIL}."), assistant_message("Hello."), user(f"My number is {PHONE}.")]
     for _ in range(3):
         call(proxy, *window, stream=True)
-    assert texts(held(proxy)) == [
+    assert texts(stored_entries(proxy)) == [
         ("user", "I am [email]."),
         ("assistant", "Hello."),
         ("user", "My number is [phone]."),
         ("assistant", "It is [card]."),
     ]
-    call(proxy, *window, said(f"It is {CARD}."), user("Yes."), stream=True)
-    assert len(held(proxy)) == 6
+    call(proxy, *window, assistant_message(f"It is {CARD}."), user("Yes."), stream=True)
+    assert len(stored_entries(proxy)) == 6
 
 
 def test_what_was_stored_before_goes_when_its_session_is_written_again(
@@ -380,12 +396,12 @@ def test_what_was_stored_before_goes_when_its_session_is_written_again(
     window = [user(f"My card is {CARD}.")]
     before = serve_on(PLAIN)
     call(before, *window, stream=True)
-    assert texts(held(before))[0] == ("user", f"My card is {CARD}.")
+    assert texts(stored_entries(before))[0] == ("user", f"My card is {CARD}.")
     before.__exit__()
     proxy = serve_on()
     upstream.script = lambda _: sse(stream_of("Good."))
-    call(proxy, *window, said(f"Is it {CARD}?"), user("Yes."), stream=True)
-    assert texts(held(proxy)) == [
+    call(proxy, *window, assistant_message(f"Is it {CARD}?"), user("Yes."), stream=True)
+    assert texts(stored_entries(proxy)) == [
         ("user", "My card is [card]."),
         ("assistant", "Is it [card]?"),
         ("user", "Yes."),

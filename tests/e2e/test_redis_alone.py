@@ -57,7 +57,7 @@ def say(proxy: ProxyServer, text: str, *, session: str = "s1", user: str = "ann"
     return got
 
 
-def known(proxy: ProxyServer, user: str = "ann") -> list[str]:
+def fact_texts(proxy: ProxyServer, user: str = "ann") -> list[str]:
     data = proxy.client.get(f"/v1/memory/users/{user}/facts").json()["data"]
     return [one["text"] for one in data]
 
@@ -67,7 +67,7 @@ def test_facts_are_found_told_corrected_exported_and_forgotten(
 ) -> None:
     upstream.script = model(find, says("Noted."))
     say(proxy, "I have a dog.")
-    awaited(lambda: known(proxy) == ["I have a dog."])
+    awaited(lambda: fact_texts(proxy) == ["I have a dog."])
     got = say(proxy, "Hello?", session="s2")
     assert "x-turnkeeper-degraded" not in got.headers
     head, newest = upstream.requests[-1].json["messages"]
@@ -83,7 +83,7 @@ def test_facts_are_found_told_corrected_exported_and_forgotten(
     assert changed.json()["text"] == "I have two dogs."
     assert [one["text"] for one in client.get(f"{ANN}/export").json()["facts"]] == ["I have two dogs."]
     assert client.delete(ANN).status_code == 204
-    assert known(proxy) == []
+    assert fact_texts(proxy) == []
     assert client.get(f"{ANN}/export").json()["facts"] == []
 
 
@@ -110,7 +110,7 @@ def test_the_model_finds_and_forgets_what_it_stored(proxy: ProxyServer, upstream
     answers(calling("memory_forget", id=stored["id"]), sse(stream_of("Yes.")))
     say(proxy, "Forget him.", session="s4", pipeline="tooled")
     assert result() == {"forgotten": True}
-    assert known(proxy) == []
+    assert fact_texts(proxy) == []
 
 
 def test_with_mem0_and_no_sql_the_model_finds_what_it_stored(

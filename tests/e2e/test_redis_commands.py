@@ -90,7 +90,7 @@ def sends_messages(client: httpx2.Client, server: RedisServer, monitor: redis.cl
 def test_a_turn_is_a_read_a_write_and_one_script_before_it(
     server: RedisServer, upstream: FakeUpstream, tmp_path: Path, hosts: int
 ) -> None:
-    """And a message to other hosts, where there are any: what it counts at its end goes with its write."""
+    """And a message to other hosts, if there are any. The counts at its end go with its write."""
     with (
         contextlib.ExitStack() as started,
         serving(tmp_path, server.url, upstream) as client,

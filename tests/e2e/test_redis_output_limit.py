@@ -12,7 +12,7 @@ import pytest
 from tests.peers.fake_upstream import FakeUpstream
 from tests.peers.redis_server import RedisServer, stopped
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import CONFIG, IMPATIENT, call, held, user
+from tests.remembering import CONFIG, IMPATIENT, call, stored_entries, user
 from tests.tried import Tried
 from tests.waiting import until
 
@@ -59,7 +59,7 @@ def test_a_session_beyond_the_limit_costs_its_own_calls_memory_and_no_time(
     proxy = serve(IMPATIENT, MEMORY_URL=redis.url)
     asked(proxy, "long", LONG)
     asked(proxy, "short", "Before.")
-    assert until(lambda: len(held(proxy, "short")) == 2)
+    assert until(lambda: len(stored_entries(proxy, "short")) == 2)
     for _ in range(3):
         got = asked(proxy, "long", "And then?")
         assert degraded(got) and got.extensions["took"] < QUICK
@@ -69,7 +69,11 @@ def test_a_session_beyond_the_limit_costs_its_own_calls_memory_and_no_time(
     assert until(lambda: asked(proxy, "short", "Again.") and len(upstream.last.json["messages"]) > 1)
     redis.ask("CONFIG", "SET", "client-output-buffer-limit", NO_LIMIT)
     assert until(lambda: proxy.client.get("/readyz").json()["degraded"] == [])
-    assert [entry.content for entry in held(proxy, "long")][:3] == [LONG, "Hello there.", "And then?"]
+    assert [entry.content for entry in stored_entries(proxy, "long")][:3] == [
+        LONG,
+        "Hello there.",
+        "And then?",
+    ]
     tried("redis with a low output limit", "the answer at once, without memory; all turns held later")
 
 
@@ -80,7 +84,7 @@ def test_all_who_ask_at_once_lose_their_connection_together_and_have_it_again(
     sessions = ["long", *OTHERS]
     for session in sessions:
         asked(proxy, session, LONG if session == "long" else "Before.")
-        assert len(held(proxy, session) if session != "long" else "ab") == 2
+        assert len(stored_entries(proxy, session) if session != "long" else "ab") == 2
     before, answered = connections(redis), len(upstream.requests)
     with ThreadPoolExecutor(len(sessions)) as callers:
         with stopped(redis):

@@ -27,11 +27,11 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
         yield server
 
 
-def told(serving: ServingProcess) -> list[str]:
+def log_lines(serving: ServingProcess) -> list[str]:
     return TOLD.findall(serving.log)
 
 
-def held(url: str) -> int:
+def count_sessions(url: str) -> int:
     """How many sessions there are."""
 
     async def counted() -> int:
@@ -57,11 +57,11 @@ def test_a_store_that_refuses_writes_is_told_of_twice(
             assert until(lambda: WAITING in serving.client.get("/metrics").text)
             redis.ask("CONFIG", "SET", "maxmemory", 0)
             assert until(lambda: serving.client.get("/readyz").json()["degraded"] == [])
-            lines = awaited(lambda n=2 * outage: told(serving) if len(told(serving)) >= n else [])
+            lines = awaited(lambda n=2 * outage: log_lines(serving) if len(log_lines(serving)) >= n else [])
             assert len(lines) == 2 * outage, "each of the two lines once for each outage"
             assert lines[-2].startswith("Memory cannot be written: ")
             assert lines[-1] == "Memory is written again (turns that waited: 3, lost: 0)"
-        assert held(redis.url) == 4
+        assert count_sessions(redis.url) == 4
 
 
 def test_an_archive_that_refuses_writes_is_told_of_twice(upstream: FakeUpstream, tmp_path: Path) -> None:
@@ -71,13 +71,13 @@ def test_an_archive_that_refuses_writes_is_told_of_twice(upstream: FakeUpstream,
         with ServingProcess(tmp_path, config, UPSTREAM_BASE_URL=upstream.url, ARCHIVE_URL=url) as serving:
             server.ask("ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
             serving.chat("Hi", "s1")
-            awaited(lambda: told(serving))
+            awaited(lambda: log_lines(serving))
             server.ask(
                 "SET default_transaction_read_only = off",
                 "ALTER SYSTEM RESET default_transaction_read_only",
                 "SELECT pg_reload_conf()",
             )
-            assert until(lambda: len(told(serving)) > 1)
-            first, last = told(serving)
+            assert until(lambda: len(log_lines(serving)) > 1)
+            first, last = log_lines(serving)
     assert first.startswith("The archive cannot be written: ")
     assert last == "The archive is written again"

@@ -12,7 +12,7 @@ from tests.peers.fake_upstream import FakeUpstream, Received, Step, answer, comp
 from tests.peers.redis_server import RedisServer
 from tests.proxy_server import ProxyServer
 from tests.remembering import IMPATIENT as CONFIG
-from tests.remembering import call, held, texts, user
+from tests.remembering import call, stored_entries, texts, user
 from tests.serving_process import until
 from tests.tried import Tried
 
@@ -36,7 +36,7 @@ class Served:
 
     def holds(self, *words: str) -> bool:
         wanted = [line for text in words for line in (("user", text), ("assistant", f"To {text}"))]
-        return texts(held(self.proxy)) == wanted
+        return texts(stored_entries(self.proxy)) == wanted
 
 
 def echo(asked: Received) -> list[Step]:
@@ -79,5 +79,5 @@ def test_newer_words_stay_the_newer_ones(served: Served, tried: Tried) -> None:
     served.says("Tell me a joke", 2)
     served.redis.start()
     assert until(served.old_one_ended)
-    assert until(lambda: served.holds("Before.", "Tell me a joke")), texts(held(served.proxy))
+    assert until(lambda: served.holds("Before.", "Tell me a joke")), texts(stored_entries(served.proxy))
     tried("newer words behind an edit, redis away", "the newer words are held")

@@ -64,7 +64,7 @@ def whole(message: dict[str, Any], finish: str, tokens: int) -> list[Step]:
 
 
 class Model:
-    """Stores another fact each time that nobody has told it of one; then it has what is ``left`` to say."""
+    """Stores another fact unless the last message is a tool's result; then it says what is ``left``."""
 
     def __init__(self, upstream: FakeUpstream, name: str, *left: list[Step]) -> None:
         self.left = list(left)
@@ -166,7 +166,7 @@ def test_the_next_upstream_goes_on_from_what_was_carried_out(
 def test_so_it_does_with_a_whole_answer(
     served: Served, upstream: FakeUpstream, reserve: FakeUpstream, failure: list[Step]
 ) -> None:
-    """What was said beside the call is said once, too."""
+    """Words beside the tool call are sent once, too."""
     proxy = served()
     Model(upstream, "main", failure)
     Model(reserve, "reserve")

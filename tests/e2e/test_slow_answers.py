@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.peers.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, chunk, delta
 from tests.proxy_server import ProxyServer
-from tests.remembering import CONFIG, call, held, texts, user
+from tests.remembering import CONFIG, call, stored_entries, texts, user
 
 
 def test_what_was_heard_piece_by_piece_is_remembered(upstream: FakeUpstream, tmp_path: Path) -> None:
@@ -18,4 +18,4 @@ def test_what_was_heard_piece_by_piece_is_remembered(upstream: FakeUpstream, tmp
         got = call(proxy, user("Count.", 1), stream=True)
         assert got.status_code == 200
         assert all(word in got.text for word in words)
-        assert texts(held(proxy)) == [("user", "Count."), ("assistant", "".join(words))]
+        assert texts(stored_entries(proxy)) == [("user", "Count."), ("assistant", "".join(words))]

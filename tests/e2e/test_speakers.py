@@ -130,7 +130,7 @@ def test_with_the_sessions_person_goes_what_its_guests_said_there(proxy: ProxySe
 
 
 def told_before(proxy: ProxyServer, name: str) -> list[str]:
-    """What an agent is given of somebody's last conversation, a line each."""
+    """Returns the lines of a user's last conversation that an agent gets."""
     given = proxy.client.get(f"/v1/memory/users/{name}/system_messages").json()
     return [line for one in given for line in one["content"].splitlines()[2:-1]]
 

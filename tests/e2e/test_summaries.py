@@ -470,7 +470,7 @@ ELSEWHERE = [{"role": "user", "content": "I paid 300 euros on Monday."}]
 
 @pytest.fixture
 def unnamed(serve: Serve, upstream: FakeUpstream, url: str) -> ProxyServer:
-    """A server that nobody has told a model for summaries, with a session that nobody has had yet."""
+    """A server without a model for summaries, and an imported session without a turn of its own."""
     upstream.script = model()
     proxy = serve(config(10, 1).replace(", model: notes", ""), MEMORY_URL=url)
     assert proxy.client.put(PATH, json={"contents": turns(SAID)}).status_code == 200

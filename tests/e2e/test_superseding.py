@@ -56,7 +56,7 @@ def user(text: str, turn: int | None = None, **more: Any) -> Message:
     return {"role": "user", "content": text, **({} if turn is None else {"turn_id": turn}), **more}
 
 
-def said(text: str) -> Message:
+def assistant_message(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
@@ -179,8 +179,8 @@ def test_the_turn_number_may_stand_at_the_top(callers: Callers, upstream: FakeUp
     assert (older.result(10).status_code, newer.result(10).status_code) == (409, 200)
 
 
-EARLIER = [{"role": "system", "content": "It is 12:00."}, user("Hello."), said("Hi, Ann!")]
-LATER = [{"role": "system", "content": "It is 12:01."}, user("hello"), said("Hi Ann.")]
+EARLIER = [{"role": "system", "content": "It is 12:00."}, user("Hello."), assistant_message("Hi, Ann!")]
+LATER = [{"role": "system", "content": "It is 12:01."}, user("hello"), assistant_message("Hi Ann.")]
 EXTENSIONS = {
     "of the first words": ([user("Tell")], [user("Tell me")]),
     "over the same talk": ([*EARLIER, user("Tell")], [*EARLIER, user("Tell me")]),
@@ -220,12 +220,12 @@ APART: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "other words without a number": ({"messages": [user("Tell")]}, {"messages": [user("Sing")]}),
     "fewer words without a number": ({"messages": [user("Go. Tell")]}, {"messages": [user("Go")]}),
     "other talk before": (
-        {"messages": [user("Hi"), said("Yes?"), user("Tell")]},
-        {"messages": [user("Hi"), said("No?"), user("Tell me")]},
+        {"messages": [user("Hi"), assistant_message("Yes?"), user("Tell")]},
+        {"messages": [user("Hi"), assistant_message("No?"), user("Tell me")]},
     ),
     "a later turn without a number": (
         {"messages": [user("Tell")]},
-        {"messages": [user("Tell"), said("Half"), user("Tell me")]},
+        {"messages": [user("Tell"), assistant_message("Half"), user("Tell me")]},
     ),
     "another speaker": (
         {"messages": [user("Tell", metadata={"user": "ann"})]},

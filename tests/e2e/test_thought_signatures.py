@@ -21,7 +21,7 @@ from tests.peers.fake_upstream import (
 )
 from tests.peers.strict_upstream import judge
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import CONFIG, call, held, user
+from tests.remembering import CONFIG, call, stored_entries, user
 
 SIGNED = {"extra_content": {"google": {"thought_signature": "c2ln"}}}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Ulm"}'}}
@@ -82,12 +82,12 @@ def test_a_call_goes_back_signed_whatever_the_client_carries(
     proxy = served(serve, tmp_path, "gemini")
     upstream.script = strict("gemini", stream=stream)
     assert call(proxy, ASKED, stream=stream).status_code == 200
-    assert [entry.tool_calls for entry in held(proxy)] == [None, [{**CALL, **SIGNED}]]
+    assert [entry.tool_calls for entry in stored_entries(proxy)] == [None, [{**CALL, **SIGNED}]]
 
     got = call(proxy, ASKED, carried, RESULT, stream=stream)
     assert got.status_code == 200, got.text
     assert sent_calls(upstream) == [{**CALL, **SIGNED}]
-    assert [entry.tool_calls for entry in held(proxy)][1] == [{**CALL, **SIGNED}]
+    assert [entry.tool_calls for entry in stored_entries(proxy)][1] == [{**CALL, **SIGNED}]
 
     got = call(proxy, user("And tomorrow?"), stream=stream)  # the call has slid out of the window
     assert got.status_code == 200, got.text
@@ -104,5 +104,5 @@ def test_no_other_model_is_sent_a_signature(
         got = call(proxy, *window, stream=True)
         assert got.status_code == 200, got.text
         assert "c2ln" not in json.dumps(upstream.last.json)
-        held(proxy)
+        stored_entries(proxy)
     assert sent_calls(upstream)

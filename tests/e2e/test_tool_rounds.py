@@ -72,7 +72,7 @@ def chat(proxy: ProxyServer, words: str = "Hi", *, stream: bool = True) -> httpx
 
 
 def in_rounds(upstream: FakeUpstream, first: list[Step], *then: Step) -> None:
-    """Who has been told what a tool found gets the other steps."""
+    """Answers with the next step once a request has the result of the last tool call."""
 
     def script(request: Received) -> list[Step]:
         return [*then] if request.json["messages"][-1]["role"] == "tool" else first
@@ -154,7 +154,7 @@ def test_who_takes_long_for_all_rounds_is_slow_and_not_ill(served: Serve, upstre
 def test_a_round_is_over_soon_after_its_end_though_the_upstream_stays(
     served: Serve, upstream: FakeUpstream
 ) -> None:
-    """What is called beside the client's own call is carried out, too."""
+    """A call beside the client's own call is run, too."""
     proxy = served("retries: 0, first_token: 20s, total: 30s")
     in_rounds(upstream, [*recalling()[:-1], HANG], *sse(stream_of("Ann."))[:-1], HANG)
     assert transcript(chat(proxy).content).text == "Ann."

@@ -65,7 +65,7 @@ def call(proxy: ProxyServer, channel: str, *messages: Any) -> str:
 
 
 def stopped(proxy: ProxyServer, channel: str, contents: list[dict[str, Any]]) -> None:
-    """Event 103: the agent has stopped, and this is all that was said."""
+    """Event 103: the agent has stopped, with the whole history of the call."""
     now = int(time.time())
     payload = {
         "agent_id": "a1",

@@ -11,7 +11,7 @@ from tests.conftest import AGORA
 from tests.peers.fake_upstream import FakeUpstream, Received, Step, answer, calling, sse, stream_of
 from tests.peers.strict_upstream import judge
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import held, user
+from tests.remembering import stored_entries, user
 
 STUB = "No result: the call was not completed."
 CALLS = [{"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]
@@ -38,7 +38,7 @@ def say(proxy: ProxyServer, upstream: FakeUpstream, *messages: dict[str, Any]) -
     """One turn; what the model was shown of it."""
     got = proxy.chat(list(messages), headers={"X-Session-Id": "s1"}, stream=True)
     assert got.status_code == 200, got.text
-    held(proxy)
+    stored_entries(proxy)
     return next(r.json["messages"] for r in reversed(upstream.requests) if r.body and r.json.get("stream"))
 
 

@@ -20,7 +20,7 @@ from tests.peers.fake_upstream import (
     stream_of,
 )
 from tests.proxy_server import Serve
-from tests.remembering import held, texts
+from tests.remembering import stored_entries, texts
 
 CONFIG = """
 memory: {sessions: "${MEMORY_URL}"}
@@ -66,7 +66,7 @@ def test_filters_see_a_stream_under_any_type(
     assert_nothing_leaks(got.content)
     assert words(got.content) == "Mail [email] or card [card]."
     assert got.headers["content-type"].startswith("text/event-stream")
-    assert texts(held(proxy))[1:] == [("assistant", "Mail [email] or card [card].")]
+    assert texts(stored_entries(proxy))[1:] == [("assistant", "Mail [email] or card [card].")]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -165,7 +165,7 @@ def test_what_no_filter_can_read_does_not_pass_them(
     assert words(got.content) == "Hello dear caller"
     assert b"upstream_broken" in got.content
     assert not got.content.endswith(DONE)
-    assert texts(held(proxy))[1:] == [("assistant", "Hello dear caller")]
+    assert texts(stored_entries(proxy))[1:] == [("assistant", "Hello dear caller")]
 
 
 def test_what_is_no_answer_of_a_model_is_left_out_by_filters(serve: Serve, upstream: FakeUpstream) -> None:
@@ -210,4 +210,4 @@ def test_an_emoji_that_comes_in_two_halves_is_remembered_as_one(serve: Serve, up
     upstream.says(*sse(said))
     proxy = serve(CONFIG)
     assert proxy.chat(stream=True, path=PLAIN, **OF).content == said
-    assert texts(held(proxy))[1:] == [("assistant", "Fine \N{GRINNING FACE}, thanks.")]
+    assert texts(stored_entries(proxy))[1:] == [("assistant", "Fine \N{GRINNING FACE}, thanks.")]

@@ -159,7 +159,7 @@ pipelines: {default: {upstreams: [main]}}
 """
 
 
-def known(proxy: ProxyServer) -> list[str]:
+def fact_texts(proxy: ProxyServer) -> list[str]:
     return [one["text"] for one in proxy.client.get("/v1/memory/users/ann/facts").json()["data"]]
 
 
@@ -182,7 +182,7 @@ def test_who_cannot_look_at_much_at_once_is_asked_for_less(
         for n in range(6)
     ]
     call(proxy, *contents, user("number6 the sea", 6), user="ann")
-    assert until(lambda: len(known(proxy)) == 7), known(proxy)
+    assert until(lambda: len(fact_texts(proxy)) == 7), fact_texts(proxy)
 
 
 @pytest.mark.parametrize("declined", ["refused", "filtered", "filtered before"])
@@ -203,4 +203,4 @@ def test_a_talk_that_a_model_refuses_to_read_is_passed_over(
     assert until(lambda: sum(map(is_extraction, upstream.requests)) == 4)
     settle(proxy)
     call(proxy, user("It is a bomb.", 0), user("I have a dog.", 1), user="ann")
-    assert until(lambda: known(proxy) == ["Has a dog."])
+    assert until(lambda: fact_texts(proxy) == ["Has a dog."])

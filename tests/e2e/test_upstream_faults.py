@@ -40,7 +40,7 @@ from tests.peers.fake_upstream import (
 from tests.peers.http_peer import black_hole
 from tests.peers.relay import Relay
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import held, texts
+from tests.remembering import stored_entries, texts
 from tests.serving_process import ServingProcess
 from tests.tried import Tried
 from tests.waiting import until
@@ -229,7 +229,7 @@ UNREADABLE = {
 
 
 class Greeting(FakeUpstream):
-    """Does as it is told as soon as any bytes come."""
+    """Follows its script as soon as any bytes come."""
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open += 1
@@ -252,7 +252,7 @@ def _left_by_others() -> None:
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[FakeUpstream]:
-    """One for all faults: what a fault leaves behind, the next one meets."""
+    """One upstream for all faults, so that each fault meets the leftovers of the ones before."""
     with FakeUpstream() as fake:
         yield fake
 
@@ -335,7 +335,7 @@ def test_a_fault_before_the_first_delta_is_a_status(
         started = time.monotonic()
         assert_error(proxy.chat(stream=True, headers=of(name), path=path), status)
         assert time.monotonic() - started < 5
-    assert texts(held(proxy, name)) == []
+    assert texts(stored_entries(proxy, name)) == []
     tried(name, f"{status}")
 
 
@@ -351,7 +351,7 @@ def test_a_fault_after_the_first_delta_is_an_event(
     with harmless(proxy, upstream):
         upstream.says(*AFTER[name])
         assert_broken(proxy.chat(stream=True, headers=of(name)), HALF)
-    assert texts(held(proxy, name)) == [("user", "Hi"), ("assistant", "half a ")]
+    assert texts(stored_entries(proxy, name)) == [("user", "Hi"), ("assistant", "half a ")]
     tried(name, "what was said, then an error event")
 
 
@@ -380,7 +380,7 @@ def test_a_stream_that_has_ended_is_not_waited_for(
         assert time.monotonic() - began < 6
     assert got.content.startswith(body)
     assert b'"upstream_' not in got.content
-    assert texts(held(proxy, f"{name} {pings}")) == [("user", "Hi"), ("assistant", "Hello there.")]
+    assert texts(stored_entries(proxy, f"{name} {pings}")) == [("user", "Hi"), ("assistant", "Hello there.")]
     tried(f"{name}, stays", "what was said")
 
 
@@ -400,7 +400,7 @@ def test_what_is_merely_odd_arrives_as_it_was_sent(
         assert got.status_code == 200
         assert got.content == body
     asked = [] if name in UNREADABLE else [("user", "Hi")]
-    assert texts(held(proxy, name))[:1] == asked
+    assert texts(stored_entries(proxy, name))[:1] == asked
     tried(name, "the answer as it was sent")
 
 
@@ -460,7 +460,7 @@ def test_a_whole_answer_may_be_bad_too(
         got = proxy.chat(headers=of(f"{name}, no stream"))
         assert got.status_code == status
         assert b"log in" not in got.content
-    assert texts(held(proxy, f"{name}, no stream"))[1:] == (
+    assert texts(stored_entries(proxy, f"{name}, no stream"))[1:] == (
         [("assistant", "Hello there.")] if status == 200 else []
     )
     tried(f"{name}, no stream", f"{status}")
@@ -622,7 +622,7 @@ def test_all_of_it_again_and_again_leaves_the_server_as_it_was(
 
 
 def through_all(serving: ServingProcess, callers: ThreadPoolExecutor) -> None:
-    """A call with each fault, many at once; none is remembered, since what is held is no leak."""
+    """Makes a call with each fault, many at once, without memory, whose data would look like a leak."""
 
     def one(name: str) -> None:
         body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": name}]}

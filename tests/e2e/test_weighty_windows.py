@@ -43,7 +43,7 @@ def in_turn(number: int, *lines: str) -> list[dict[str, Any]]:
 def test_a_turn_that_never_ends_is_held_up_to_a_bound(
     agora: ProxyServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def held() -> int:
+    def count_messages() -> int:
         found = agora.client.get("/v1/memory/sessions/long").json()
         return len(found.get("contents", []))
 
@@ -56,16 +56,16 @@ def test_a_turn_that_never_ends_is_held_up_to_a_bound(
     monkeypatch.setattr("proxy.memory.turn_record._MAX_ENTRIES", 100)
     first = in_turn(1, *(f"Line {i} of many." for i in range(90)))
     assert asked([*first, *in_turn(1)[:1]]) == (200, None)
-    assert until(held)
-    before = held()
+    assert until(count_messages)
+    before = count_messages()
     with caplog.at_level(logging.ERROR, "turnkeeper"):
         more = in_turn(1, *(f"Further line {i}." for i in range(90)))
         assert asked([*first, *more[1:], *in_turn(1)[:1]]) == (200, "memory")
         assert until(lambda: "one turn of its session has more than 100 messages" in caplog.text)
-    assert held() == before
+    assert count_messages() == before
     assert "turnkeeper_lost_turns_total 1.0" in agora.client.get("/metrics").text
     assert asked(first, in_turn(2)) == (200, None)
-    assert until(lambda: held() not in {0, before})
+    assert until(lambda: count_messages() not in {0, before})
 
 
 def test_whatever_fails_in_telling_that_a_turn_is_too_long_the_caller_gets_an_answer(

@@ -67,18 +67,18 @@ def looked_at(upstream: FakeUpstream) -> list[list[str]]:
     return [[line["text"] for line in lines(request, "said")] for request in asked]
 
 
-def told(turns: int) -> list[str]:
+def dog_sentences(turns: int) -> list[str]:
     return [f"I have {number} dogs." for number in range(turns)]
 
 
 def talk(chat: Callable[[dict[str, Any]], Any], turns: int, session: str = "room-1") -> None:
     """A call of so many turns; the engine shows the newest message alone."""
-    for number, text in enumerate(told(turns)):
+    for number, text in enumerate(dog_sentences(turns)):
         message = {"role": "user", "content": text, "turn_id": number}
         assert chat({"messages": [message], "channel": session, "user_id": "ann"}).status_code == 200
 
 
-def known(client: httpx2.Client) -> list[str]:
+def fact_texts(client: httpx2.Client) -> list[str]:
     return sorted(one["text"] for one in client.get(FACTS).json()["data"])
 
 
@@ -94,14 +94,14 @@ def test_nothing_is_looked_for_in_a_running_call_and_all_of_it_once_the_agent_le
 ) -> None:
     upstream.script = script
     proxy = serve(CONFIG, AGORA_WEBHOOK_SECRET=SECRET, **places)
-    for number, text in enumerate(told(20)):
+    for number, text in enumerate(dog_sentences(20)):
         talk_on = {"role": "user", "content": text, "turn_id": number}
         assert proxy.chat([talk_on], channel="room-1", user_id="ann").status_code == 200
         settle_turns(proxy)
     assert looked_at(upstream) == []
     tell(proxy, notice(102, start_ts=seconds(60), stop_ts=seconds()))
-    assert until(lambda: known(proxy.client) == sorted(told(20)))
-    assert looked_at(upstream) == [told(20)]
+    assert until(lambda: fact_texts(proxy.client) == sorted(dog_sentences(20)))
+    assert looked_at(upstream) == [dog_sentences(20)]
 
 
 def settle_turns(proxy: ProxyServer) -> None:
@@ -119,9 +119,9 @@ def test_a_call_that_goes_on_without_a_pause_is_looked_at_after_a_hundred_turns(
     assert looked_at(upstream) == []
     last = {"role": "user", "content": "I have a cat.", "turn_id": ENOUGH}
     proxy.chat([last], channel="room-1", user_id="ann")
-    assert until(lambda: "I have a cat." in known(proxy.client))
+    assert until(lambda: "I have a cat." in fact_texts(proxy.client))
     shown = [text for texts in looked_at(upstream) for text in texts]
-    assert shown == [*told(ENOUGH - 1), "I have a cat."]
+    assert shown == [*dog_sentences(ENOUGH - 1), "I have a cat."]
 
 
 def test_a_pause_that_is_longer_than_a_session_lasts_ends_before_it(
@@ -130,7 +130,7 @@ def test_a_pause_that_is_longer_than_a_session_lasts_ends_before_it(
     upstream.script = script
     proxy = serve(CONFIG, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}", PAUSE="1h", TTL="14s")
     talk(posted(proxy.client), 1)
-    assert until(lambda: known(proxy.client) == told(1), seconds=14)
+    assert until(lambda: fact_texts(proxy.client) == dog_sentences(1), seconds=14)
 
 
 @pytest.mark.parametrize("by", ["serve", "worker"])
@@ -147,8 +147,10 @@ def test_what_was_said_before_a_kill_is_looked_at_after_it(
     environ |= {"PAUSE": "10ms", "WORK": "false" if by == "worker" else "true"}
     with ServingProcess(tmp_path, LISTEN + CONFIG, **environ) as serving:
         with working(serving.path, environ) if by == "worker" else nullcontext():
-            assert until(lambda: known(serving.client) == sorted(told(8)), 60), known(serving.client)
-        assert looked_at(upstream) == [told(8)]
+            assert until(lambda: fact_texts(serving.client) == sorted(dog_sentences(8)), 60), fact_texts(
+                serving.client
+            )
+        assert looked_at(upstream) == [dog_sentences(8)]
 
 
 @contextmanager
@@ -197,7 +199,7 @@ def test_after_three_useless_answers_the_model_rests_says_so_and_the_first_usefu
         assert not until(lambda: len(looked_at(upstream)) > asked + 12, seconds=2), "once in a pause, for all"
         upstream.script = script
         assert until(lambda: readiness(proxy.client) == READY)
-    assert known(proxy.client) == told(1)
+    assert fact_texts(proxy.client) == dog_sentences(1)
     assert f"{GAUGE} 0.0" in proxy.client.get("/metrics").text
     said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("facts:")]
     assert len(said) == 2
@@ -223,7 +225,7 @@ def test_another_model_is_asked_at_once_when_the_configuration_is_read_again(
         better = environ | {"MODEL": "small"}
         reload = Reload(proxy.app, load(path, environ), path, better)
         proxy.run(reload.reload())
-        assert until(lambda: known(proxy.client) == sorted(told(3)))
+        assert until(lambda: fact_texts(proxy.client) == sorted(dog_sentences(3)))
         assert readiness(proxy.client) == READY
 
 

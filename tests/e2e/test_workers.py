@@ -105,10 +105,10 @@ def test_numbers_are_of_all(start: Start) -> None:
     wanted = float(len(CALLS))
     assert until(lambda: value(serving, "turnkeeper_turns_total", outcome="done") == wanted, 3)
     for _ in range(5):  # whoever is asked says the same
-        told = httpx2.get(f"{serving.root}/metrics").text
-        assert f'turnkeeper_turns_total{{outcome="done",pipeline="default",status="200"}} {wanted}' in told
-    assert len(set(re.findall(r'process_open_fds{pid="(\d+)"}', told))) == 2
-    assert "turnkeeper_info{" in told
+        metrics = httpx2.get(f"{serving.root}/metrics").text
+        assert f'turnkeeper_turns_total{{outcome="done",pipeline="default",status="200"}} {wanted}' in metrics
+    assert len(set(re.findall(r'process_open_fds{pid="(\d+)"}', metrics))) == 2
+    assert "turnkeeper_info{" in metrics
 
 
 def test_numbers_are_told_while_a_process_begins_to_count(start: Start, tmp_path: Path) -> None:
@@ -167,8 +167,8 @@ def looking(serving: ServingProcess) -> list[str]:
 
     def look_on() -> None:
         with httpx2.stream("GET", f"{serving.root}/v1/turns", timeout=10) as got:
-            told = (line[6:] for line in got.iter_lines() if line.startswith("data: "))
-            seen.extend(json.loads(line)["session"] for line in told)
+            events = (line[6:] for line in got.iter_lines() if line.startswith("data: "))
+            seen.extend(json.loads(line)["session"] for line in events)
 
     threading.Thread(target=look_on, daemon=True).start()
     return seen
@@ -234,7 +234,7 @@ def test_the_live_pages_of_all_show_the_words_until_they_are_forgotten(start: St
     assert until(lambda: shows("price of the blue one") == {False}, 10)
 
 
-def told(serving: ServingProcess) -> list[str]:
+def listed_sessions(serving: ServingProcess) -> list[str]:
     """The sessions of the turns that whoever comes to look on is shown at once."""
     shown: list[str] = []
     with suppress(httpx2.ReadTimeout), httpx2.stream("GET", f"{serving.root}/v1/turns", timeout=0.5) as got:
@@ -247,11 +247,12 @@ def test_whoever_is_forgotten_is_told_of_by_none(start: Start) -> None:
     serving = start()
     all_of([lambda each=each: serving.chat("Hi", f"s{each}", user=f"u{each % 2}") for each in CALLS])
     assert until(
-        lambda: all_of([lambda: told(serving)] * 6) == [sorted(f"s{each}" for each in CALLS)] * 6, 10
+        lambda: all_of([lambda: listed_sessions(serving)] * 6) == [sorted(f"s{each}" for each in CALLS)] * 6,
+        10,
     )
     assert serving.client.delete("/v1/memory/users/u1").status_code == 204
     left = sorted(f"s{each}" for each in CALLS if each % 2 == 0)
-    assert until(lambda: all_of([lambda: told(serving)] * 6) == [left] * 6, 10)
+    assert until(lambda: all_of([lambda: listed_sessions(serving)] * 6) == [left] * 6, 10)
 
 
 def test_one_that_dies_is_started_again(start: Start) -> None:

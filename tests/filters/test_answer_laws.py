@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from filters.base import Context
 from filters.hide_reasoning import HideReasoning
 from proxy.describe.schema import model_schema
-from tests.answers import SAMPLES, cut_texts, deltas, said, texts
+from tests.answers import SAMPLES, answer_text, cut_texts, deltas, texts
 from tests.discovery import answer_filters, spoken_settings
 
 CONTEXT = Context(now=1678909999.0, user="ann")
@@ -61,10 +61,10 @@ def test_an_option_has_no_default_or_one_that_is_allowed(found):
 @every_spoken
 def test_an_example_is_true_as_it_streams_and_at_every_cut(found, shown):
     step, text = found(**shown.options), "".join(shown.before)
-    assert said(step, shown.before, shown.context) == shown.after
-    assert said(step, text, shown.context) == shown.after
+    assert answer_text(step, shown.before, shown.context) == shown.after
+    assert answer_text(step, text, shown.context) == shown.after
     for cut in range(len(text) + 1):
-        assert said(step, [text[:cut], text[cut:]], shown.context) == shown.after
+        assert answer_text(step, [text[:cut], text[cut:]], shown.context) == shown.after
 
 
 @given(cut=cut_texts())
@@ -72,19 +72,19 @@ def test_where_a_text_is_cut_makes_no_difference(cut):
     text, pieces = cut
     for title, step in SETTINGS.items():
         note(title)
-        whole = said(step, [text], CONTEXT)
-        assert said(step, pieces, CONTEXT) == whole
-        assert said(step, text, CONTEXT) == whole
+        whole = answer_text(step, [text], CONTEXT)
+        assert answer_text(step, pieces, CONTEXT) == whole
+        assert answer_text(step, text, CONTEXT) == whole
 
 
 @every_setting
 @pytest.mark.parametrize("text", SAMPLES)
 def test_samples_come_out_the_same_at_every_pair_of_cuts(step, text):
-    whole = said(step, [text], CONTEXT)
+    whole = answer_text(step, [text], CONTEXT)
     for first in range(len(text)):
         for length in (0, 1, 2, 3, 5, 8, 13, 21):
             second = first + length
-            assert said(step, [text[:first], text[first:second], text[second:]], CONTEXT) == whole
+            assert answer_text(step, [text[:first], text[first:second], text[second:]], CONTEXT) == whole
 
 
 @given(told=st.lists(deltas, max_size=4))
@@ -200,8 +200,8 @@ def test_what_is_held_back_is_bounded(step, begun):
 def test_a_long_answer_costs_what_its_length_says(step, unit):
     text = unit * (60_000 // len(unit))
     started = time.thread_time()
-    said(step, [text], CONTEXT)
-    said(step, text[:6000], CONTEXT)
+    answer_text(step, [text], CONTEXT)
+    answer_text(step, text[:6000], CONTEXT)
     assert time.thread_time() - started < 2
 
 
@@ -209,7 +209,7 @@ def test_a_long_answer_costs_what_its_length_says(step, unit):
 def test_a_filter_that_opens_no_stage_has_something_else_to_do(text):
     for step in SETTINGS.values():
         if step.open(CONTEXT) is None:
-            assert said(step, [text], CONTEXT) == text
+            assert answer_text(step, [text], CONTEXT) == text
 
 
 def test_the_words_of_a_list_are_words_too():

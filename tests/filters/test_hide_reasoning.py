@@ -3,15 +3,15 @@ from pydantic import ValidationError
 
 from filters.base import Context
 from filters.hide_reasoning import HideReasoning
-from tests.answers import said
+from tests.answers import answer_text
 
 CONTEXT = Context(now=0.0)
 
 
 def shown(text, **options):
     step = HideReasoning(**options)
-    whole = said(step, [text], CONTEXT)
-    assert said(step, text, CONTEXT) == whole
+    whole = answer_text(step, [text], CONTEXT)
+    assert answer_text(step, text, CONTEXT) == whole
     return whole
 
 

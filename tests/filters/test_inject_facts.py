@@ -6,7 +6,7 @@ from filters.injection import Remembered
 from filters.message import Message
 
 
-def told(prompt, *facts):
+def fact_lines(prompt, *facts):
     remembered = tuple(Remembered(kind="fact", text=text) for text in facts)
     messages = [Message(role="system", content=prompt), Message(role="user", content="Hi")]
     done = InjectFacts().apply(messages, Context(now=0.0, memory=Snapshot(facts=remembered)))
@@ -24,15 +24,15 @@ def told(prompt, *facts):
     ],
 )
 def test_letters_that_merely_occur_in_the_prompt_hide_no_fact(prompt, fact):
-    assert told(prompt, fact) == [fact]
+    assert fact_lines(prompt, fact) == [fact]
 
 
 def test_what_the_client_took_from_memory_is_not_told_again():
     prompt = "<facts>\nKnown of the user.\nLikes \u2039b\u203a.\nIs called Ann.\n</facts>"
-    assert told(prompt, "Is called Ann.", "Likes <b>.", "Has a dog.") == ["Has a dog."]
+    assert fact_lines(prompt, "Is called Ann.", "Likes <b>.", "Has a dog.") == ["Has a dog."]
 
 
 def test_of_a_fact_that_is_cut_all_of_it_is_compared():
     long = "Likes " + "tea and " * 100
-    assert told(f"{long[:300]}\n", long) == [long[:300].strip()]
-    assert told(f"Be brief.\n{long}\n", long) == []
+    assert fact_lines(f"{long[:300]}\n", long) == [long[:300].strip()]
+    assert fact_lines(f"Be brief.\n{long}\n", long) == []

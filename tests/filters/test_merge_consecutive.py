@@ -14,7 +14,7 @@ def merged(*raws, **options):
     return list(MergeConsecutive(**options).apply(messages_of(raws), Context(now=0.0)))
 
 
-def said(content, role="user", **fields):
+def a_message(content, role="user", **fields):
     return {"role": role, "content": content, **fields}
 
 
@@ -23,56 +23,75 @@ def text(words):
 
 
 def test_a_talk_that_alternates_is_handed_on_as_it_is():
-    told = messages_of([said("a"), said("b", "assistant"), said("c")])
+    told = messages_of([a_message("a"), a_message("b", "assistant"), a_message("c")])
     assert MergeConsecutive().apply(told, Context(now=0.0)) is told
 
 
 def test_messages_of_a_role_in_a_row_become_one():
-    shown = merged(said("a"), said("b"), said("c"), said("d", "assistant"), said("e", "assistant"), said("f"))
-    assert shown == messages_of([said("a\nb\nc"), said("d\ne", "assistant"), said("f")])
+    shown = merged(
+        a_message("a"),
+        a_message("b"),
+        a_message("c"),
+        a_message("d", "assistant"),
+        a_message("e", "assistant"),
+        a_message("f"),
+    )
+    assert shown == messages_of([a_message("a\nb\nc"), a_message("d\ne", "assistant"), a_message("f")])
 
 
 def test_what_memory_tells_stays_apart_from_what_was_said():
-    told = [Injected(role="user", content="<summary>…</summary>"), *messages_of([said("a"), said("b")])]
+    told = [
+        Injected(role="user", content="<summary>…</summary>"),
+        *messages_of([a_message("a"), a_message("b")]),
+    ]
     shown = MergeConsecutive().apply(told, Context(now=0.0))
-    assert shown == [told[0], *messages_of([said("a\nb")])]
+    assert shown == [told[0], *messages_of([a_message("a\nb")])]
     assert isinstance(shown[0], Injected)
 
 
 def test_the_separator_is_an_option():
-    assert merged(said("a"), said("b"), separator=" ") == messages_of([said("a b")])
+    assert merged(a_message("a"), a_message("b"), separator=" ") == messages_of([a_message("a b")])
 
 
 def test_the_first_message_gives_the_fields():
     first = {"turn_id": 1, "timestamp": 10, "metadata": {"user": "ann"}}
     later = {"turn_id": 2, "timestamp": 20, "metadata": {"user": "bob"}}
-    assert merged(said("a", **first), said("b", **later)) == messages_of([said("a\nb", **first)])
-    assert merged(said([IMAGE], **first), said([SOUND], **later)) == messages_of(
-        [said([IMAGE, SOUND], **first)]
+    assert merged(a_message("a", **first), a_message("b", **later)) == messages_of(
+        [a_message("a\nb", **first)]
+    )
+    assert merged(a_message([IMAGE], **first), a_message([SOUND], **later)) == messages_of(
+        [a_message([IMAGE, SOUND], **first)]
     )
 
 
 def test_parts_stand_in_their_order_and_words_between_them_are_joined():
-    shown = merged(said("a"), said("b"), said([IMAGE, text("c")]), said([SOUND]), said("d"), said("e"))
-    assert shown == messages_of([said([text("a\nb"), IMAGE, text("c"), SOUND, text("d\ne")])])
+    shown = merged(
+        a_message("a"),
+        a_message("b"),
+        a_message([IMAGE, text("c")]),
+        a_message([SOUND]),
+        a_message("d"),
+        a_message("e"),
+    )
+    assert shown == messages_of([a_message([text("a\nb"), IMAGE, text("c"), SOUND, text("d\ne")])])
 
 
 @pytest.mark.parametrize("nothing", ["", []])
 def test_what_is_empty_adds_no_separator(nothing):
-    assert merged(said("a"), said(nothing), said("b")) == messages_of([said("a\nb")])
+    assert merged(a_message("a"), a_message(nothing), a_message("b")) == messages_of([a_message("a\nb")])
 
 
 @pytest.mark.parametrize(
     "told",
     [
-        [said("a", name="ann"), said("b", name="bob")],
-        [said("a", name="ann"), said("b")],
-        [said("a", id="1"), said("b", id="2")],
-        [said("a", "assistant"), said("b", "assistant", tool_calls=[{"id": "1"}])],
-        [said("a", "assistant", tool_calls=[{"id": "1"}]), said("b", "assistant")],
-        [said("a", "tool", tool_call_id="1"), said("b", "tool", tool_call_id="2")],
-        [said("a", "system"), said("b", "system")],
-        [said(None, "assistant", refusal="No."), said(None, "assistant", refusal="No.")],
+        [a_message("a", name="ann"), a_message("b", name="bob")],
+        [a_message("a", name="ann"), a_message("b")],
+        [a_message("a", id="1"), a_message("b", id="2")],
+        [a_message("a", "assistant"), a_message("b", "assistant", tool_calls=[{"id": "1"}])],
+        [a_message("a", "assistant", tool_calls=[{"id": "1"}]), a_message("b", "assistant")],
+        [a_message("a", "tool", tool_call_id="1"), a_message("b", "tool", tool_call_id="2")],
+        [a_message("a", "system"), a_message("b", "system")],
+        [a_message(None, "assistant", refusal="No."), a_message(None, "assistant", refusal="No.")],
     ],
 )
 def test_what_is_not_of_one_piece_is_not_merged(told):
@@ -80,12 +99,12 @@ def test_what_is_not_of_one_piece_is_not_merged(told):
 
 
 def test_no_name_is_no_name_however_it_is_sent():
-    assert len(merged(said("a", name=None), said("b"))) == 1
+    assert len(merged(a_message("a", name=None), a_message("b"))) == 1
 
 
 def test_system_messages_are_merged_when_asked_for():
-    assert merged(said("a", "system"), said("b", "system"), roles=["system"]) == messages_of(
-        [said("a\nb", "system")]
+    assert merged(a_message("a", "system"), a_message("b", "system"), roles=["system"]) == messages_of(
+        [a_message("a\nb", "system")]
     )
 
 

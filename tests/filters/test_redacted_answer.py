@@ -2,7 +2,7 @@ import pytest
 
 from filters.base import Context
 from filters.redact import Redact
-from tests.answers import said
+from tests.answers import answer_text
 from tests.conversations import message_of
 
 CONTEXT = Context(now=0.0)
@@ -20,15 +20,15 @@ TEXTS = [
 def test_an_answer_is_redacted_as_a_message_is(text, kinds):
     step = Redact(kinds=kinds)
     expected = step.apply([message_of({"role": "assistant", "content": text})], CONTEXT)[0].content
-    assert said(step, [text], CONTEXT) == expected
-    assert said(step, text, CONTEXT) == expected
+    assert answer_text(step, [text], CONTEXT) == expected
+    assert answer_text(step, text, CONTEXT) == expected
     for cut in range(len(text)):
-        assert said(step, [text[:cut], text[cut:]], CONTEXT) == expected
+        assert answer_text(step, [text[:cut], text[cut:]], CONTEXT) == expected
 
 
 def test_own_patterns_are_redacted_in_answers_too():
     step = Redact(kinds=[], patterns={"order": "ORD-[0-9]{1,6}"}, max_length=10)
-    assert said(step, "Your ORD-4711 and ORD-123456789.", CONTEXT) == "Your [order] and [order]789."
+    assert answer_text(step, "Your ORD-4711 and ORD-123456789.", CONTEXT) == "Your [order] and [order]789."
 
 
 def test_what_the_assistant_says_stays_where_its_role_is_left_out():

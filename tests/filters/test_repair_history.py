@@ -16,7 +16,7 @@ def user(text="Go on"):
     return {"role": "user", "content": text}
 
 
-def said(text="Well", **fields):
+def an_answer(text="Well", **fields):
     return {"role": "assistant", "content": text, **fields}
 
 
@@ -29,19 +29,19 @@ def result(answers, content="done"):
 
 
 def test_a_history_in_order_is_handed_on_as_it_is():
-    told = messages_of([user(), call("a", "b"), result("a"), result("b"), said(), user()])
+    told = messages_of([user(), call("a", "b"), result("a"), result("b"), an_answer(), user()])
     assert RepairHistory().apply(told, Context(now=0.0)) is told
 
 
 def test_a_name_and_calls_that_are_null_go():
     nulls = {"name": None, "function_call": None}
-    written = [call("a", content=None, **nulls), result("a"), said(tool_calls=None, **nulls), user()]
-    assert repaired(*written) == messages_of([call("a", content=None), result("a"), said(), user()])
+    written = [call("a", content=None, **nulls), result("a"), an_answer(tool_calls=None, **nulls), user()]
+    assert repaired(*written) == messages_of([call("a", content=None), result("a"), an_answer(), user()])
 
 
 def test_results_move_behind_their_call_in_its_order():
-    shown = repaired(call("a", "b"), said(), result("b"), user(), result("a"))
-    assert shown == messages_of([call("a", "b"), result("a"), result("b"), said(), user()])
+    shown = repaired(call("a", "b"), an_answer(), result("b"), user(), result("a"))
+    assert shown == messages_of([call("a", "b"), result("a"), result("b"), an_answer(), user()])
 
 
 def test_a_result_that_came_first_moves_behind_its_call():
@@ -87,7 +87,7 @@ def test_a_group_is_not_at_the_end_when_a_control_word_followed_it():
 
 def test_calls_without_results_can_go_and_leave_the_words():
     shown = repaired(call("a", "b"), result("b"), call("c", content="Let me see"), user(), unanswered="drop")
-    assert shown == messages_of([call("b"), result("b"), said("Let me see"), user()])
+    assert shown == messages_of([call("b"), result("b"), an_answer("Let me see"), user()])
 
 
 def test_a_call_that_nothing_can_answer_goes():
@@ -96,7 +96,7 @@ def test_a_call_that_nothing_can_answer_goes():
 
 
 def test_an_empty_list_of_calls_goes_and_the_words_stay():
-    assert repaired(said("Hi", tool_calls=[])) == messages_of([said("Hi")])
+    assert repaired(an_answer("Hi", tool_calls=[])) == messages_of([an_answer("Hi")])
 
 
 def test_tools_can_be_left_alone():
@@ -105,7 +105,15 @@ def test_tools_can_be_left_alone():
 
 
 @pytest.mark.parametrize(
-    "nothing", [said(""), said(" \n"), said(None), said([]), said([{"type": "text", "text": " "}]), user("")]
+    "nothing",
+    [
+        an_answer(""),
+        an_answer(" \n"),
+        an_answer(None),
+        an_answer([]),
+        an_answer([{"type": "text", "text": " "}]),
+        user(""),
+    ],
 )
 def test_what_says_nothing_goes(nothing):
     assert repaired(nothing, user()) == messages_of([user()])
@@ -115,10 +123,10 @@ def test_what_says_nothing_goes(nothing):
 @pytest.mark.parametrize(
     "something",
     [
-        said(None, refusal="No."),
-        said(None, audio={"id": "audio_1"}),
-        said(None, name="ann"),
-        said([{"type": "refusal", "refusal": "No."}]),
+        an_answer(None, refusal="No."),
+        an_answer(None, audio={"id": "audio_1"}),
+        an_answer(None, name="ann"),
+        an_answer([{"type": "refusal", "refusal": "No."}]),
         {"role": "user", "content": [{"type": "image_url"}]},
         {"role": "system", "content": ""},
     ],
@@ -128,7 +136,7 @@ def test_what_is_no_words_but_something_stays(something):
 
 
 def test_a_function_that_was_called_gets_a_result_of_its_own_form():
-    called, told = said(None, function_call={"name": "look"}), {"role": "function", "name": "look"}
+    called, told = an_answer(None, function_call={"name": "look"}), {"role": "function", "name": "look"}
     assert repaired(called, user()) == messages_of([called, {**told, "content": STUB}, user()])
     told["content"] = "Rain."
     assert repaired(called, user(), told) == messages_of([called, told, user()])
@@ -136,18 +144,18 @@ def test_a_function_that_was_called_gets_a_result_of_its_own_form():
 
 
 def test_the_newest_message_of_the_user_stays_though_it_is_empty():
-    assert repaired(user(""), user(), user(""), said("")) == messages_of([user(), user("")])
+    assert repaired(user(""), user(), user(""), an_answer("")) == messages_of([user(), user("")])
 
 
 def test_control_words_go_when_they_are_all_of_a_message():
     part = {"role": "user", "content": [{"type": "text", "text": "<continue>"}]}
-    kept = [user("<continue> please"), said("<continue>")]
+    kept = [user("<continue> please"), an_answer("<continue>")]
     assert repaired(user("<continue>"), *kept, part, user(" <continue>\n")) == messages_of(kept)
 
 
 def test_one_control_word_stays_where_the_user_said_nothing_else():
-    assert repaired(user("<continue>"), said(), user("<continue>")) == messages_of(
-        [said(), user("<continue>")]
+    assert repaired(user("<continue>"), an_answer(), user("<continue>")) == messages_of(
+        [an_answer(), user("<continue>")]
     )
 
 
@@ -169,24 +177,28 @@ def test_control_words_are_an_option():
 
 
 def test_an_answer_committed_twice_is_kept_once():
-    assert repaired(said(turn_id=1), said(turn_id=1), said(), said("")) == messages_of([said(turn_id=1)])
+    assert repaired(an_answer(turn_id=1), an_answer(turn_id=1), an_answer(), an_answer("")) == messages_of(
+        [an_answer(turn_id=1)]
+    )
 
 
 def test_white_space_tells_no_answer_from_another():
-    told = repaired(said("Until six  today."), said("Until six today.\n"), said("Until\nsix today."))
-    assert told == messages_of([said("Until six  today.")])
+    told = repaired(
+        an_answer("Until six  today."), an_answer("Until six today.\n"), an_answer("Until\nsix today.")
+    )
+    assert told == messages_of([an_answer("Until six  today.")])
 
 
 @pytest.mark.parametrize(
     "told",
     [
-        [said(turn_id=1), said(turn_id=2)],
-        [said("Well"), call("a", content="Well"), result("a")],
-        [said(), user(), said()],
-        [said(name="ann"), said(name="bob")],
+        [an_answer(turn_id=1), an_answer(turn_id=2)],
+        [an_answer("Well"), call("a", content="Well"), result("a")],
+        [an_answer(), user(), an_answer()],
+        [an_answer(name="ann"), an_answer(name="bob")],
         [user("yes"), user("yes")],
-        [said(None, refusal="No."), said(None, refusal="No.")],
-        [said("Untilsix."), said("Until six.")],
+        [an_answer(None, refusal="No."), an_answer(None, refusal="No.")],
+        [an_answer("Untilsix."), an_answer("Until six.")],
         [call("a", content="Well"), result("a"), call("b", content="Well"), result("b")],
     ],
 )
@@ -195,7 +207,7 @@ def test_what_only_looks_like_a_repeat_stays(told):
 
 
 def test_repeats_can_be_left_alone():
-    assert len(repaired(said(), said(), repeated=False)) == 2
+    assert len(repaired(an_answer(), an_answer(), repeated=False)) == 2
 
 
 def test_system_messages_keep_their_place():

@@ -80,5 +80,5 @@ def _wire(message):
 
 
 def _is_odd(message):
-    """A tool call of anybody but the assistant's is nobody's."""
+    """Whether a message other than an assistant's has a tool call."""
     return message.role != "assistant" and bool(message.tool_calls)

@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from filters.base import Context, Snapshot
 from filters.speakable import Speakable
-from tests.answers import said
+from tests.answers import answer_text
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "speakable"
 CONTEXT = Context(now=0.0)
@@ -13,7 +13,7 @@ ANSWERS = sorted(GOLDEN.glob("*.before.md"))
 
 
 def spoken(text, context=CONTEXT, **options):
-    return said(Speakable(**options), [text], context)
+    return answer_text(Speakable(**options), [text], context)
 
 
 @pytest.mark.parametrize("written", ANSWERS, ids=lambda path: path.name.partition(".")[0])
@@ -21,7 +21,7 @@ def test_an_answer_is_said_as_its_golden_twin(written):
     text = written.read_text()
     expected = written.with_name(written.name.replace(".before.md", ".after.txt")).read_text()
     assert spoken(text) == expected
-    assert said(Speakable(), text, CONTEXT) == expected
+    assert answer_text(Speakable(), text, CONTEXT) == expected
 
 
 def test_there_are_golden_answers():
@@ -53,7 +53,7 @@ def test_there_are_golden_answers():
 )
 def test_what_is_no_mark_survives(text):
     assert spoken(text) == text
-    assert said(Speakable(), text, CONTEXT) == text
+    assert answer_text(Speakable(), text, CONTEXT) == text
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_is_no_mark_survives(text):
 )
 def test_markdown_goes(written, expected):
     assert spoken(written) == expected
-    assert said(Speakable(), written, CONTEXT) == expected
+    assert answer_text(Speakable(), written, CONTEXT) == expected
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from tests.conversations import message_of
 AT = 1678901235  # 17:27:15 on 15 March 2023, in UTC
 
 
-def said(timestamp=AT, role="user", content="Hi", **fields):
+def a_message(timestamp=AT, role="user", content="Hi", **fields):
     return message_of({"role": role, "content": content, "timestamp": timestamp, **fields})
 
 
@@ -19,65 +19,68 @@ def shown(*messages, began=None, **options):
 
 @pytest.mark.parametrize("timestamp", [AT, AT + 0.5, AT * 1000, AT * 1000 + 999, float(AT)])
 def test_seconds_and_milliseconds_are_the_same_time(timestamp):
-    assert shown(said(timestamp)) == ["[17:27] Hi"]
+    assert shown(a_message(timestamp)) == ["[17:27] Hi"]
 
 
 @pytest.mark.parametrize("timestamp", [None, 1e300, -1e300, 2**62, 253402300800000, -5, -AT * 1000])
 @pytest.mark.parametrize("relative", [False, True])
 def test_a_time_that_cannot_be_is_no_time(timestamp, relative):
-    messages = [said(timestamp) if timestamp else message_of({"role": "user", "content": "Hi"})]
+    messages = [a_message(timestamp) if timestamp else message_of({"role": "user", "content": "Hi"})]
     assert TimestampPrefix(relative=relative).apply(messages, Context(now=0.0)) is messages
 
 
 def test_a_time_that_is_past_the_calendar_in_the_east_alone_passes():
-    assert shown(said(253402300799000), timezone="Asia/Tokyo") == ["Hi"]
+    assert shown(a_message(253402300799000), timezone="Asia/Tokyo") == ["Hi"]
 
 
 @pytest.mark.parametrize("content", [None, "", []])
 def test_what_has_no_words_gets_no_prefix(content):
-    assert shown(said(content=content)) == [content]
+    assert shown(a_message(content=content)) == [content]
 
 
 def test_a_picture_gets_its_time_before_it():
-    assert shown(said(content=[{"type": "image_url"}])) == [
+    assert shown(a_message(content=[{"type": "image_url"}])) == [
         [{"type": "text", "text": "[17:27] "}, {"type": "image_url"}]
     ]
 
 
 def test_the_clock_hangs_where_it_is_said_and_knows_summer_time():
-    assert shown(said(), said(AT + 90 * 86400), timezone="Europe/Berlin") == ["[18:27] Hi", "[19:27] Hi"]
+    assert shown(a_message(), a_message(AT + 90 * 86400), timezone="Europe/Berlin") == [
+        "[18:27] Hi",
+        "[19:27] Hi",
+    ]
 
 
 def test_a_format_finer_than_a_minute_is_told_exactly():
-    assert shown(said(AT), said(AT + 1), format="%H:%M:%S") == ["[17:27:15] Hi", "[17:27:16] Hi"]
-    assert shown(said(AT + 0.25), said(AT + 0.5), format="%f") == ["[250000] Hi", "[500000] Hi"]
-    assert shown(said(AT), said(AT + 60), format="%X") == ["[17:27:15] Hi", "[17:28:15] Hi"]
+    assert shown(a_message(AT), a_message(AT + 1), format="%H:%M:%S") == ["[17:27:15] Hi", "[17:27:16] Hi"]
+    assert shown(a_message(AT + 0.25), a_message(AT + 0.5), format="%f") == ["[250000] Hi", "[500000] Hi"]
+    assert shown(a_message(AT), a_message(AT + 60), format="%X") == ["[17:27:15] Hi", "[17:28:15] Hi"]
 
 
 def test_roles_and_sources_say_whose():
-    both = [said(), said(role="assistant")]
+    both = [a_message(), a_message(role="assistant")]
     assert shown(*both) == ["[17:27] Hi", "Hi"]
     assert shown(*both, roles=["assistant"]) == ["Hi", "[17:27] Hi"]
-    assert shown(said(), said(metadata={"source": "asr"}), sources=["asr"]) == ["Hi", "[17:27] Hi"]
+    assert shown(a_message(), a_message(metadata={"source": "asr"}), sources=["asr"]) == ["Hi", "[17:27] Hi"]
 
 
 def test_relative_time_counts_from_the_first_timestamp():
     told = [
         message_of({"role": "user", "content": "Hi"}),
-        said(AT, "assistant"),
-        said(AT + 3725),
-        said(AT - 5),
+        a_message(AT, "assistant"),
+        a_message(AT + 3725),
+        a_message(AT - 5),
     ]
     assert shown(*told, relative=True) == ["Hi", "Hi", "[+62:05] Hi", "[+00:00] Hi"]
 
 
 def test_relative_time_counts_from_what_memory_holds_when_the_engine_dropped_it():
-    whole = [said(AT), said(AT + 60), said(AT + 120)]
+    whole = [a_message(AT), a_message(AT + 60), a_message(AT + 120)]
     assert shown(*whole[1:], began=whole[0].seconds, relative=True) == shown(*whole, relative=True)[1:]
 
 
 def test_a_time_that_cannot_be_is_not_where_a_talk_starts():
-    assert shown(said(-5), said(AT), said(AT + 1), relative=True) == [
+    assert shown(a_message(-5), a_message(AT), a_message(AT + 1), relative=True) == [
         "Hi",
         "[+00:00] Hi",
         "[+00:01] Hi",
@@ -86,7 +89,7 @@ def test_a_time_that_cannot_be_is_not_where_a_talk_starts():
 
 def test_times_are_not_remembered_without_bound():
     step = TimestampPrefix()
-    step.apply([said(AT + 60 * minute) for minute in range(10_000)], Context(now=0.0))
+    step.apply([a_message(AT + 60 * minute) for minute in range(10_000)], Context(now=0.0))
     assert step._prefix_of.cache_info().currsize < 5000
 
 

@@ -9,7 +9,7 @@ from filters.user_context import UserContext
 from tests.conversations import message_of
 
 
-def said(content="Hi", role="user", **fields):
+def a_message(content="Hi", role="user", **fields):
     return message_of({"role": role, "content": content, **fields})
 
 
@@ -19,18 +19,18 @@ def shown(message, **options):
 
 
 def by(user):
-    return said(metadata={"user": user, "source": "asr"})
+    return a_message(metadata={"user": user, "source": "asr"})
 
 
 def test_every_name_can_be_told():
-    message = said(name="ann", turn_id=0, metadata={"user": "u1", "source": "asr"})
+    message = a_message(name="ann", turn_id=0, metadata={"user": "u1", "source": "asr"})
     template = "{user}|{source}|{name}|{turn_id}|{role}: {{}} "
     assert shown(message, template=template) == "u1|asr|ann|0|user: {} Hi"
 
 
 @pytest.mark.parametrize("metadata", [None, {}, {"user": None}, {"user": 7}, {"user": ""}, {"user": " \n"}])
 def test_a_message_that_lacks_a_value_passes_or_gets_another(metadata):
-    message = said(metadata=metadata)
+    message = a_message(metadata=metadata)
     assert UserContext().apply([message], Context(now=0.0)) == [message]
     assert shown(message, otherwise={"user": "someone"}) == "someone: Hi"
 
@@ -41,7 +41,7 @@ def test_what_memory_tells_was_said_by_nobody():
 
 
 def test_messages_are_handed_on_as_they_are_when_nothing_is_known():
-    messages = [said()]
+    messages = [a_message()]
     assert UserContext().apply(messages, Context(now=0.0)) is messages
 
 
@@ -74,14 +74,14 @@ def test_braces_in_a_value_are_words():
 
 
 def test_roles_say_whose():
-    answer = said(role="assistant", metadata={"source": "llm"})
+    answer = a_message(role="assistant", metadata={"source": "llm"})
     assert shown(answer, template="({source}) ") == "Hi"
     assert shown(answer, template="({source}) ", roles=["assistant"]) == "(llm) Hi"
 
 
 @pytest.mark.parametrize("content", [None, "", []])
 def test_what_has_no_words_gets_no_prefix(content):
-    assert shown(said(content, metadata={"user": "ann"})) == content
+    assert shown(a_message(content, metadata={"user": "ann"})) == content
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ class Call:
         return ""
 
     def faults(self) -> Iterator[str]:
-        """What is wrong with its prompts, and with what is remembered of it."""
+        """Returns the errors in a call's prompts, and in the memory of it."""
         said = [message["content"] for message in self.heard]
         for turn in range(self.turns):
             prompt = self.fleet.model.prompts.get(self.words(turn), [])

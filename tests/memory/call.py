@@ -37,7 +37,7 @@ def result(call_id, text="found"):
 
 
 def reconcile(held, window, *, now):
-    """What is held after a request that replays a window."""
+    """Returns the session after a request that replays a window."""
     return apply_request(held, speech_of(window), now=now)[0]
 
 
@@ -52,7 +52,7 @@ def marked(held, window, *, at=math.inf):
 
 
 def missing(held, window, *, at=math.inf):
-    """What a window leaves out of what is held."""
+    """Returns the stored entries that a window leaves out."""
     return missing_messages(align(held, speech_of(window), Arrival(NO_ATTEMPT, at)))
 
 

@@ -30,17 +30,17 @@ NOTED = "Insulin it is, with coffee."
 ALL = "insulin door code coffee tea"
 
 
-def said(role: str, turn: int, text: str, user: str | None = None, **more: object) -> Entry:
+def an_entry(role: str, turn: int, text: str, user: str | None = None, **more: object) -> Entry:
     return Entry(role=role, turn=turn, content=text, user=user, recorded_at=NOW - 100 + turn, **more)
 
 
 TALK = (
-    said("user", 0, CODE, "ann"),
-    said("assistant", 0, "I keep the code."),
-    said("user", 1, INSULIN, "bob"),
-    said("assistant", 1, NOTED),
-    said("user", 2, "I like tea."),
-    said("assistant", 2, "Tea is fine."),
+    an_entry("user", 0, CODE, "ann"),
+    an_entry("assistant", 0, "I keep the code."),
+    an_entry("user", 1, INSULIN, "bob"),
+    an_entry("assistant", 1, NOTED),
+    an_entry("user", 2, "I like tea."),
+    an_entry("assistant", 2, "Tea is fine."),
 )
 ANNS = [CODE, "I keep the code.", "I like tea.", "Tea is fine."]
 BOBS = [INSULIN, NOTED]
@@ -88,11 +88,11 @@ async def test_a_number_that_stands_for_the_sessions_person_is_no_other(archive:
 async def test_of_two_in_a_turn_the_answer_is_the_lasts_and_a_result_goes_with_its_call(archive: Archive):
     call = [{"id": "c", "type": "function", "function": {"name": "door", "arguments": "{}"}}]
     turn = (
-        said("user", 0, CODE, "ann"),
-        said("assistant", 0, "Let me see.", tool_calls=call),
-        said("user", 0, INSULIN, "bob"),
-        said("tool", 0, "Open.", tool_call_id="c"),
-        said("assistant", 0, NOTED),
+        an_entry("user", 0, CODE, "ann"),
+        an_entry("assistant", 0, "Let me see.", tool_calls=call),
+        an_entry("user", 0, INSULIN, "bob"),
+        an_entry("tool", 0, "Open.", tool_call_id="c"),
+        an_entry("assistant", 0, NOTED),
     )
     await archive.save_session(KEY, talk(*turn), as_of=NOW)
     assert await both(archive) == (["Let me see.", CODE], sorted(BOBS))
@@ -148,14 +148,14 @@ async def test_nobody_finds_what_a_forgotten_guest_was_answered_and_comes_late(a
 
 async def test_a_guest_who_speaks_again_is_found_from_then_on(archive: Archive):
     await archive.forget(BOB, at=NOW - 98.5)
-    await archive.save_session(KEY, talk(*TALK, said("user", 3, "Tea for me, too.", "bob")), as_of=NOW)
+    await archive.save_session(KEY, talk(*TALK, an_entry("user", 3, "Tea for me, too.", "bob")), as_of=NOW)
     assert await both(archive) == (sorted(ANNS), ["Tea for me, too."])
 
 
 async def test_with_the_sessions_person_goes_all_that_was_said_there(archive: Archive):
     await archive.save_session(KEY, talk(), as_of=NOW)
     await archive.save_session(
-        Key("acme", "bobs"), talk(said("user", 0, "My tea.", "bob"), user="bob"), as_of=NOW
+        Key("acme", "bobs"), talk(an_entry("user", 0, "My tea.", "bob"), user="bob"), as_of=NOW
     )
     await embed(archive)
     await archive.forget(ANN, at=NOW)

@@ -129,16 +129,16 @@ class Talk(Engine):
         return self.clock
 
     def join(self) -> None:
-        """Somebody listens: what was said before is known as the first window shows it."""
+        """Memory begins to record in mid-call: earlier words are known only from the first window."""
         self.joined = True
 
     def remembered(self, line: Line) -> str:
-        """What window and memory make of a line: what no window shows is held as it was generated."""
+        """The entry for a line in window and memory; without a window it is stored as generated."""
         untold = not line.told and (self.size == 1 or bool(line.spoken))
         return line.text if untold else line.spoken
 
     def gold(self) -> list[tuple[Any, ...]]:
-        return [x.held for x in self.lines if not (x.unheard or (x.foreign and not x.told))]
+        return [x.in_memory for x in self.lines if not (x.unheard or (x.foreign and not x.told))]
 
     def take_back(self, *lines: Line) -> None:
         self.lines = [line for line in self.lines if not any(line is x for x in lines)]

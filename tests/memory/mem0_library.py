@@ -51,7 +51,7 @@ class Library:
 
 
 def installed() -> ModuleType:
-    """The module that is found where somebody has installed it."""
+    """The module in place of an installed Mem0."""
     module = ModuleType("mem0")
     module.__spec__ = ModuleSpec("mem0", None)
     module.Memory = Library

@@ -83,7 +83,7 @@ def memory() -> Store:
     return open_store("memory:", deadline=1, codec=Plain())
 
 
-def said(text: str, user: str) -> Entry:
+def an_entry(text: str, user: str) -> Entry:
     return Entry(role="user", turn=0, content=text, user=user)
 
 
@@ -101,7 +101,7 @@ async def test_a_session_that_cannot_be_read_holds_up_no_other(lost: str) -> Non
     store = SessionStore(bare, Encryption([b"n" * 32]))
     other = SessionStore(bare, Encryption([b"o" * 32]))
     await put(*((other, "a", encode(Session())) if lost == "key" else (store, "a", b"no session")))
-    await put(store, "b", encode(Session(user="bob", entries=(said("4711", "bob"),))))
+    await put(store, "b", encode(Session(user="bob", entries=(an_entry("4711", "bob"),))))
     held = SessionHolder(store)
     told = await held.export(BOB)
     assert [one["id"] for one in told["sessions"]] == ["b"]
@@ -118,7 +118,7 @@ async def test_a_session_that_cannot_be_read_holds_up_no_other(lost: str) -> Non
 
 async def test_words_that_cannot_be_taken_out_are_not_said_to_be_gone() -> None:
     store = sessions(WriteConflict(memory()))
-    await put(store, "a", encode(Session(user="ann", entries=(said("4711", "bob"),))))
+    await put(store, "a", encode(Session(user="ann", entries=(an_entry("4711", "bob"),))))
     await put(store, "b", encode(Session(user="bob")))
     with pytest.raises(StoreError, match="other requests are writing"):
         await SessionHolder(store).forget(BOB, at=0)
@@ -127,7 +127,7 @@ async def test_words_that_cannot_be_taken_out_are_not_said_to_be_gone() -> None:
 
 async def test_who_is_forgotten_keeps_no_session_of_another_for_longer() -> None:
     store = memory()
-    session = Session(user="ann", entries=(said("4711", "bob"), said("Hello.", "ann")))
+    session = Session(user="ann", entries=(an_entry("4711", "bob"), an_entry("Hello.", "ann")))
     await store.write(Key("acme", "a"), BlobWrite(encode(session), version=0, ttl=0.5))
     assert await SessionHolder(store).forget(BOB, at=0) == {"sessions": 1}
     assert await names(store) == ["a"]
@@ -139,7 +139,7 @@ async def test_who_is_forgotten_keeps_no_session_of_another_for_longer() -> None
 async def test_others_have_their_turn_after_each_session(way: str) -> None:
     store = memory()
     for number in range(50):
-        await put(store, str(number), encode(Session(user="ann", entries=(said("Hello.", "ann"),))))
+        await put(store, str(number), encode(Session(user="ann", entries=(an_entry("Hello.", "ann"),))))
     steps, done = 0, False
 
     async def others() -> None:

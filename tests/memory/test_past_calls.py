@@ -34,7 +34,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SessionStore]:
     await store.aclose()
 
 
-async def told(calls: PastCalls, user: Owner = ANN) -> tuple[str, ...]:
+async def last_call_lines(calls: PastCalls, user: Owner = ANN) -> tuple[str, ...]:
     view = RequestView(()).view_of(Session(created=2.0))
     shown = await calls.shown_call(user, view, "new", remembers=True)
     return shown.last_call.lines if shown.last_call else ()
@@ -59,13 +59,13 @@ def test_notes_on_a_call_stay_unless_it_goes_on() -> None:
 async def test_the_newest_call_that_is_not_short_is_told_else_the_newest(store: SessionStore) -> None:
     calls = PastCalls(store)
     await calls.save(ANN, call("short", NOW - 9, 2), at=NOW)
-    assert await told(calls) == ("notes: short",)
+    assert await last_call_lines(calls) == ("notes: short",)
     await calls.save(ANN, call("shortly", NOW - 8.5, 2), at=NOW)
-    assert await told(calls) == ("notes: shortly",)
+    assert await last_call_lines(calls) == ("notes: shortly",)
     await calls.save(ANN, call("long", NOW - 8), at=NOW)
     await calls.save(ANN, call("hello", NOW - 7, 2), at=NOW)
-    assert await told(calls) == ("notes: long",)
-    assert await told(calls, BOB) == ()
+    assert await last_call_lines(calls) == ("notes: long",)
+    assert await last_call_lines(calls, BOB) == ()
 
 
 async def test_the_lines_of_a_long_call_hold_up_no_other(
@@ -84,7 +84,7 @@ async def test_the_lines_of_a_long_call_hold_up_no_other(
     await store.save(Key("acme", "long"), SessionWrite(session, NOT_STORED.version, 60.0))
     calls = PastCalls(store)
     await calls.save(ANN, call("long", over=False), at=NOW)
-    assert await told(calls)
+    assert await last_call_lines(calls)
     assert threads
     assert threading.main_thread() not in threads
 
@@ -93,7 +93,7 @@ async def test_calls_are_kept_for_a_while_and_profiles_until_they_are_removed(st
     calls = PastCalls(store, keep=60.0)
     await calls.set_profile(ANN, "Gold member", at=NOW)
     await calls.save(ANN, call("old", NOW - 61), at=NOW - 59)
-    assert await told(calls) == ()
+    assert await last_call_lines(calls) == ()
     await calls.save(ANN, call("new", NOW), at=NOW)
     record = await calls.record(ANN)
     assert ([one.session for one in record.calls], record.profile) == (["new"], "Gold member")
@@ -107,7 +107,7 @@ async def test_what_was_said_before_an_erasure_is_not_listed_after_it(store: Ses
     await calls.forget(ANN, at=time.time())
     with pytest.raises(SessionDeleted):
         await calls.save(ANN, call("late"), at=began)
-    assert await told(calls) == ()
+    assert await last_call_lines(calls) == ()
 
 
 async def test_a_call_is_not_listed_once_one_who_spoke_in_it_is_erased(

@@ -18,7 +18,7 @@ KEY, ANN = Key("acme", "call"), Owner("acme", "ann")
 
 
 class Unscrubbed:
-    """A place that has removed what it held and cannot clean its files."""
+    """A place that has removed its data and cannot clean its files."""
 
     async def export(self, person: Owner) -> Mapping[str, Sequence[Any]]:
         return {}

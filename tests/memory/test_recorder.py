@@ -31,7 +31,7 @@ from tests.remembering import sessions
 KEY = Key("default", "s1")
 
 
-def said(number: int, key: Key = KEY, answer: bytes | None = None) -> TurnRecord:
+def a_turn(number: int, key: Key = KEY, answer: bytes | None = None) -> TurnRecord:
     window = [Message(role="user", content=f"question {number}", turn_id=number, timestamp=number + 1)]
     return TurnRecord(
         key=key, window=window, answer=answer or stream_of(f"answer {number}"), at=float(number)
@@ -39,7 +39,7 @@ def said(number: int, key: Key = KEY, answer: bytes | None = None) -> TurnRecord
 
 
 class Sick:
-    """A store that fails as often as it is told to."""
+    """A store that fails a given number of times."""
 
     def __init__(self, store: Store, failures: int) -> None:
         self.store, self.failures = store, failures
@@ -76,7 +76,7 @@ def test_turns_are_written_in_their_order() -> None:
         store = memory()
         recorder = Recorder(Writer(sessions(store), SessionLimits()))
         for number in range(3):
-            recorder.put(said(number))
+            recorder.put(a_turn(number))
         await recorder.drain()
         return await texts(store)
 
@@ -88,7 +88,7 @@ def test_what_was_not_written_is_written_when_the_store_is_back() -> None:
     async def run() -> tuple[list[Any], bool, bool]:
         store = Sick(memory(), failures=2)
         recorder = Recorder(Writer(sessions(store), SessionLimits()))
-        recorder.put(said(0))
+        recorder.put(a_turn(0))
         await asyncio.sleep(0.05)
         failing = recorder.failing
         await recorder.drain()
@@ -109,7 +109,7 @@ def test_a_session_that_is_written_again_has_all_others_try_one_by_one(
         store = Sick(memory(), failures=len(keys))
         recorder = Recorder(Writer(sessions(store), SessionLimits()))
         for key in keys:
-            recorder.put(said(0, key))
+            recorder.put(a_turn(0, key))
         await recorder.drain()
         return [await texts(store.store, key) for key in keys], store.most_at_once
 
@@ -121,7 +121,7 @@ def test_however_many_sessions_wait_for_a_store_it_is_tried_as_often_and_at_last
         store, tried = Sick(memory(), failures=10**6), []
         recorder = Recorder(Writer(sessions(store), SessionLimits()))
         for number in range(3000):
-            recorder.put(said(0, Key("default", f"s{number}")))
+            recorder.put(a_turn(0, Key("default", f"s{number}")))
         await asyncio.sleep(5)
         for _ in range(3):
             before = store.failures
@@ -167,7 +167,7 @@ def test_a_write_that_is_overdue_is_a_failure_for_all_who_call_now() -> None:
         def note() -> None:
             states.append((recorder.failing, recorder.is_behind(KEY), recorder.is_behind(other)))
 
-        recorder.put(said(0))
+        recorder.put(a_turn(0))
         for _ in range(5):
             await asyncio.sleep(0)
         note()
@@ -186,7 +186,7 @@ def test_a_store_that_takes_nothing_is_a_failure_for_all_who_call_now() -> None:
 
     async def run() -> tuple[bool, bool]:
         recorder = Recorder(Writer(sessions(Sick(memory(), failures=2)), SessionLimits()))
-        recorder.put(said(0))
+        recorder.put(a_turn(0))
         await asyncio.sleep(0.05)
         lagging = recorder.is_behind(other)
         await recorder.drain()
@@ -206,7 +206,7 @@ def test_a_session_that_cannot_be_read_is_no_failure_for_others() -> None:
 
     async def run() -> tuple[bool, bool]:
         recorder = Recorder(Writer(sessions(Sealed(memory())), SessionLimits()))
-        recorder.put(said(0))
+        recorder.put(a_turn(0))
         await asyncio.sleep(0.05)
         return recorder.is_behind(KEY), recorder.is_behind(other)
 
@@ -220,7 +220,7 @@ def test_a_turn_that_cannot_be_written_holds_up_no_other(monkeypatch: pytest.Mon
         recorder = Recorder(Writer(sessions(store), SessionLimits()))
         other = Key("default", "s2")
         for key in (KEY, other):
-            recorder.put(said(0, key))
+            recorder.put(a_turn(0, key))
         await recorder.drain()
         return await texts(store, other), recorder.lost_turns
 
@@ -238,7 +238,7 @@ def test_a_session_that_cannot_be_stored_costs_the_turn_that_is_to_blame() -> No
         store = Choking(memory(), failures=0)
         recorder = Recorder(Writer(sessions(store), SessionLimits()))
         for number in range(3):
-            recorder.put(said(number))
+            recorder.put(a_turn(number))
         await recorder.drain()
         return await texts(store.store), recorder.lost_turns, recorder.pending
 
@@ -254,7 +254,7 @@ def test_beyond_its_bound_turns_are_counted_as_lost(caplog: pytest.LogCaptureFix
     async def run() -> int:
         recorder = Recorder(Writer(sessions(Sick(memory(), failures=10**6)), SessionLimits()))
         for number in range(35):
-            recorder.put(large(said(number), 4_000_000))
+            recorder.put(large(a_turn(number), 4_000_000))
         await recorder.drain()
         return recorder.lost_turns
 
@@ -271,7 +271,7 @@ def test_what_is_written_makes_room() -> None:
     async def run() -> int:
         recorder = Recorder(Writer(sessions(memory()), SessionLimits()))
         for number in range(100):
-            recorder.put(large(said(number), 4_000_000))
+            recorder.put(large(a_turn(number), 4_000_000))
             await recorder.drain()
         return recorder.lost_turns
 
@@ -286,7 +286,7 @@ def test_pictures_take_no_room() -> None:
         store = memory()
         recorder = Recorder(Writer(sessions(store), SessionLimits()))
         for _ in range(24):
-            recorder.put(msgspec.structs.replace(said(0), window=[asked], size=15_000_000))
+            recorder.put(msgspec.structs.replace(a_turn(0), window=[asked], size=15_000_000))
         await recorder.drain()
         return recorder.lost_turns, await texts(store)
 
@@ -300,7 +300,7 @@ def test_a_long_session_moves_its_oldest_turns_out() -> None:
         store = memory()
         recorder = Recorder(Writer(sessions(store), SessionLimits(max_messages=10, keep_messages=4)))
         for number in range(8):
-            recorder.put(said(number))
+            recorder.put(a_turn(number))
         await recorder.drain()
         return len(await texts(store)), len(await store.cold(KEY))
 
@@ -313,7 +313,7 @@ def test_a_turn_that_waits_brings_no_deleted_session_back() -> None:
     async def run() -> tuple[list[Any], int]:
         store = Sick(memory(), failures=2)
         recorder = Recorder(Writer(sessions(store), SessionLimits()))
-        recorder.put(said(0))
+        recorder.put(a_turn(0))
         await asyncio.sleep(0.05)
         await store.store.delete(KEY)
         await recorder.drain()
@@ -327,11 +327,11 @@ def test_a_turn_that_read_what_was_deleted_since_is_older_whatever_its_clock_say
         store = memory()
         now = time.time()
         first = Recorder(Writer(sessions(store), SessionLimits()))
-        first.put(msgspec.structs.replace(said(0), at=now - 10))
+        first.put(msgspec.structs.replace(a_turn(0), at=now - 10))
         await first.drain()
         stored = await sessions(store).load(KEY)
         assert stored is not None
-        turn = said(1)
+        turn = a_turn(1)
         view = RequestView(turn.window).view_of(stored.session, stored.version)
         await store.delete(KEY)
         ahead = Recorder(Writer(sessions(store), SessionLimits()))
@@ -353,16 +353,16 @@ def test_a_turn_whose_session_was_written_meanwhile_is_written_over_that_after_o
         own = store.sessions = sessions(store)
         beside = sessions(store.store)
         recorder = Recorder(Writer(own, SessionLimits()))
-        recorder.put(said(0))
+        recorder.put(a_turn(0))
         await recorder.drain()
-        lines, counts = [*said(0).window], []
+        lines, counts = [*a_turn(0).window], []
         await beside.change(KEY, lambda session: msgspec.structs.replace(session, alias="eve"))
         seen = [StoredSession(decode((await store.store.read(KEY)).blob), own.cached(KEY).version)]
         for number in (1, 2):
-            lines += [Message(role="assistant", content=f"answer {number - 1}"), *said(number).window]
+            lines += [Message(role="assistant", content=f"answer {number - 1}"), *a_turn(number).window]
             view = RequestView([*lines], at=float(number)).view_of(*seen[-1])
             store.reads, store.writes, store.first_head = 0, 0, None
-            recorder.put(msgspec.structs.replace(said(number), window=[*lines], view=view))
+            recorder.put(msgspec.structs.replace(a_turn(number), window=[*lines], view=view))
             await recorder.drain()
             counts.append((store.reads, store.writes))
             seen.append(store.first_head)
@@ -402,7 +402,7 @@ def test_a_turn_of_after_the_deletion_is_written() -> None:
         store = memory()
         recorder = Recorder(Writer(sessions(store), SessionLimits()))
         await store.delete(KEY)
-        recorder.put(msgspec.structs.replace(said(1), at=time.time() + 1))
+        recorder.put(msgspec.structs.replace(a_turn(1), at=time.time() + 1))
         await recorder.drain()
         return await texts(store)
 
@@ -416,7 +416,7 @@ def test_a_turn_that_has_to_wait_keeps_nothing_of_what_it_read() -> None:
         for number in range(3):
             recorder.put(
                 msgspec.structs.replace(
-                    said(number), view=RequestView(said(number).window).view_of(Session())
+                    a_turn(number), view=RequestView(a_turn(number).window).view_of(Session())
                 )
             )
         await asyncio.sleep(0.02)
@@ -430,7 +430,7 @@ def test_a_turn_that_has_to_wait_keeps_nothing_of_what_it_read() -> None:
 
 
 class Away(Sick):
-    """A store that takes nothing until it is there; what is held of some sessions nobody can read."""
+    """A store that accepts nothing until it is back; some of its sessions cannot be read."""
 
     def __init__(self, store: Store, *, sealed: tuple[Key, ...] = ()) -> None:
         super().__init__(store, failures=10**6)
@@ -444,7 +444,7 @@ class Away(Sick):
         return await super().read(key, background=background)
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
@@ -466,36 +466,36 @@ def test_the_end_of_an_outage_tells_what_waited_and_what_was_lost(
     async def run() -> None:
         store = Away(memory())
         recorder = Recorder(Writer(sessions(store), SessionLimits()))
-        await refused(recorder, said(0), said(1))
-        await refused(recorder, said(2), said(3), said(4))
+        await refused(recorder, a_turn(0), a_turn(1))
+        await refused(recorder, a_turn(2), a_turn(3), a_turn(4))
         store.failures = 0
         await recorder.drain()
-        await refused(recorder, said(5))
+        await refused(recorder, a_turn(5))
 
     asyncio.run(run())
-    assert told(caplog) == [CANNOT, "Memory is written again (turns that waited: 3, lost: 2)"]
+    assert warnings_in(caplog) == [CANNOT, "Memory is written again (turns that waited: 3, lost: 2)"]
 
 
 def test_an_outage_that_outlives_its_recorder_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         store = Away(memory())
         recorder, heir = (Recorder(Writer(sessions(store), SessionLimits())) for _ in range(2))
-        await refused(recorder, said(0), said(1))
+        await refused(recorder, a_turn(0), a_turn(1))
         recorder.transfer(heir)
         assert heir.is_behind(KEY), "its turns wait on"
-        await refused(recorder, said(2))
+        await refused(recorder, a_turn(2))
         store.failures = 0
         await heir.drain()
 
     asyncio.run(run())
-    assert told(caplog) == [CANNOT, "Memory is written again (turns that waited: 3, lost: 0)"]
+    assert warnings_in(caplog) == [CANNOT, "Memory is written again (turns that waited: 3, lost: 0)"]
 
 
 def test_who_waits_for_turns_waits_for_the_successor_that_writes_them() -> None:
     async def run() -> None:
         store = Slow(memory())
         recorder, heir = (Recorder(Writer(sessions(store), SessionLimits())) for _ in range(2))
-        recorder.put(said(0))
+        recorder.put(a_turn(0))
         waiting = asyncio.create_task(recorder.wait_written("default", "s1", within=60))
         await asyncio.sleep(0.02)
         recorder.transfer(heir)
@@ -518,8 +518,8 @@ def test_a_call_that_outlives_two_configurations_is_recorded_by_the_third() -> N
         await first.drain()
         second.transfer(third)
         await second.drain()
-        first.put(said(0))
-        second.put(said(1))
+        first.put(a_turn(0))
+        second.put(a_turn(1))
         replaced = weakref.ref(second)
         del second
         gc.collect()
@@ -536,7 +536,7 @@ def test_a_session_that_cannot_be_read_hides_no_outage(caplog: pytest.LogCapture
     async def run() -> None:
         store = Away(memory(), sealed=(own, other))
         recorder = Recorder(Writer(sessions(store), SessionLimits()))
-        await refused(recorder, said(0, own), said(0, other), said(0))
+        await refused(recorder, a_turn(0, own), a_turn(0, other), a_turn(0))
         store.failures = 0
         await asyncio.sleep(0.3)
         assert recorder.is_behind(own) and not recorder.is_behind(KEY)
@@ -544,7 +544,7 @@ def test_a_session_that_cannot_be_read_hides_no_outage(caplog: pytest.LogCapture
         await recorder.drain()
 
     asyncio.run(run())
-    assert told(caplog) == [
+    assert warnings_in(caplog) == [
         "A session cannot be written: its key is lost",
         CANNOT,
         "Memory is written again (turns that waited: 1, lost: 0)",
@@ -555,25 +555,25 @@ def test_a_session_that_turns_out_unreadable_ends_an_outage(caplog: pytest.LogCa
     async def run() -> None:
         store = Away(memory())
         recorder = Recorder(Writer(sessions(store), SessionLimits()))
-        await refused(recorder, said(0))
+        await refused(recorder, a_turn(0))
         store.sealed = (KEY,)
         await asyncio.sleep(0.3)
         store.sealed, store.failures = (), 0
         await recorder.drain()
 
     asyncio.run(run())
-    assert told(caplog) == [
+    assert warnings_in(caplog) == [
         CANNOT,
         "A session cannot be written: its key is lost",
         "Memory is written again (turns that waited: 1, lost: 0)",
     ]
 
 
-@pytest.mark.parametrize("change", ["beside", "said"])
+@pytest.mark.parametrize("change", ["beside", "a_turn"])
 def test_a_turn_that_background_work_overtakes_is_not_aligned_again(
     change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was said by another, meanwhile, it is."""
+    """A turn that another caller's words overtake is aligned again."""
     aligned = Mock(side_effect=align)
     monkeypatch.setattr("proxy.memory.merge.request.align", aligned)
 
@@ -584,17 +584,17 @@ def test_a_turn_that_background_work_overtakes_is_not_aligned_again(
             Recorder(Writer(store, SessionLimits())),
             Recorder(Writer(elsewhere, SessionLimits())),
         )
-        recorder.put(said(0))
+        recorder.put(a_turn(0))
         await recorder.drain()
         stored = await store.load(KEY)
         assert stored
-        window = [said(0).window[0], Message(role="assistant", content="answer 0", turn_id=0)]
-        turn = msgspec.structs.replace(said(1), window=[*window, *said(1).window])
+        window = [a_turn(0).window[0], Message(role="assistant", content="answer 0", turn_id=0)]
+        turn = msgspec.structs.replace(a_turn(1), window=[*window, *a_turn(1).window])
         turn = msgspec.structs.replace(turn, view=RequestView(turn.window, at=1.0).view_of(*stored))
         if change == "beside":
             await other.revise(KEY, lambda session: msgspec.structs.replace(session, state={"a": 1}), at=1.0)
         else:
-            other.put(said(7))
+            other.put(a_turn(7))
             await other.drain()
         aligned.reset_mock()
         recorder.put(turn)

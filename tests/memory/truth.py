@@ -43,7 +43,7 @@ class Line:
         return self.role == "assistant" and self.told and not self.spoken and not self.calls
 
     @property
-    def held(self) -> tuple[Any, ...]:
+    def in_memory(self) -> tuple[Any, ...]:
         """As memory must hold it; of words that were cut, the letters count."""
         if self.role == "assistant" and not self.calls:
             return (*self._words, self.interrupted)
@@ -82,7 +82,7 @@ class Request:
         return "\n".join(map(str, ["", *window, self.answer, "gold:", *self.gold]))
 
 
-def held(session: Any) -> list[tuple[Any, ...]]:
+def as_truth(session: Any) -> list[tuple[Any, ...]]:
     """A session as the truth is written down."""
     return [_held(entry) for entry in session.entries]
 

@@ -376,7 +376,7 @@ def many(proxy: ProxyServer, count: int) -> list[str]:
 
 
 def first_event(visit: Visit) -> dict[str, Any]:
-    """What a page that has just been opened is told."""
+    """Returns the first event that a newly opened page receives."""
     with visit.client.stream("GET", "/live/events") as events:
         return next(json.loads(line[6:]) for line in events.iter_lines() if line.startswith("data: "))
 

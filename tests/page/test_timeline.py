@@ -118,12 +118,12 @@ def test_a_long_silence_is_drawn_short_and_named() -> None:
 
 @pytest.mark.parametrize("behind", [-7200.0, 7200.0, 90_000_000.0])
 def test_a_platform_s_clock_that_is_wrong_makes_no_silence(behind: float) -> None:
-    def said(role: str, at: float, recorded: float, **more: Any) -> Entry:
+    def an_entry(role: str, at: float, recorded: float, **more: Any) -> Entry:
         entry = Entry(role=role, turn=0, content="Hello there", recorded_at=NOW + recorded, **more)
         return msgspec.structs.replace(entry, timestamp=NOW + at - behind)
 
     cut = {"original": "Hello there, friend", "interrupted": True, "interrupt_timestamp": NOW + 1.2 - behind}
-    window = [said("user", 0, 20), said("assistant", 0.5, 20, **cut), said("user", 20, 20)]
+    window = [an_entry("user", 0, 20), an_entry("assistant", 0.5, 20, **cut), an_entry("user", 20, 20)]
     answer = Entry(role="assistant", turn=0, content="Hello", recorded_at=NOW + 20)
     mark = TurnMark(id="t", at=NOW + 20, state="done", first_token=0.3, overhead=0.0, written_at=None)
     timeline = drawn(*window, answer, marks=(mark,))
@@ -141,10 +141,13 @@ def test_each_line_leads_to_the_turn_that_brought_it() -> None:
 
 
 def test_labels_are_whole_or_not_there() -> None:
-    said = [("user", "Hi."), ("assistant", "Hello there, how can I help you with all that today?")] * 4
+    conversation = [
+        ("user", "Hi."),
+        ("assistant", "Hello there, how can I help you with all that today?"),
+    ] * 4
     entries = [
         Entry(role=role, turn=i // 2, call=0, content=text, recorded_at=NOW + i // 2)
-        for i, (role, text) in enumerate(said)
+        for i, (role, text) in enumerate(conversation)
     ]
     marks = [
         TurnMark(id=str(i), at=NOW + i, state="done", first_token=0.45, overhead=0.001, written_at=None)
@@ -160,6 +163,6 @@ def test_labels_are_whole_or_not_there() -> None:
     for tick in drawn.ticks:
         assert not tick.text or tick.x + 6 * len(tick.text) <= drawn.width
     for bar in drawn.bars:
-        whole = dict(enumerate(text for _, text in said))[bar.position]
+        whole = dict(enumerate(text for _, text in conversation))[bar.position]
         assert 6 * len(bar.text) <= bar.width
         assert bar.text in {whole, ""} or (bar.text.endswith("…") and whole.startswith(bar.text[:-1]))

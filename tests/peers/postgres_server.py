@@ -78,7 +78,7 @@ class PostgresServer:
         return name
 
     def ask(self, *statements: str) -> None:
-        """Statements on a connection of its own, beside what is tested."""
+        """Runs statements over a separate connection."""
         asyncio.run(self._ask(statements))
 
     async def _ask(self, statements: Sequence[str]) -> None:

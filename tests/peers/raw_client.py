@@ -21,7 +21,7 @@ class RawClient:
         self.socket.sendall(data)
 
     def until(self, mark: bytes) -> bytes:
-        """All that comes, up to and with ``mark``; less where the server closes first."""
+        """Reads up to and with ``mark``, or less if the server closes first."""
         got = b""
         while mark not in got:
             data = self.socket.recv(65536)
@@ -31,7 +31,7 @@ class RawClient:
         return got
 
     def rest(self) -> bytes:
-        """All that comes until the server closes."""
+        """Reads until the server closes the connection."""
         got = b""
         while data := self.socket.recv(65536):
             got += data

@@ -96,7 +96,7 @@ class RedisServer:
         return True
 
     def ask(self, *command: Any) -> Any:
-        """A command on a connection of its own, beside what is tested."""
+        """Sends a command over a separate connection."""
         with redis.Redis(self.address, self.port, socket_timeout=5, retry=None, protocol=2) as client:
             return client.execute_command(*command)
 

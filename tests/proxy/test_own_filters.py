@@ -46,7 +46,7 @@ def write(tmp_path):
 
 
 @pytest.fixture
-def told(write):
+def errors_for(write):
     def read(environ=None, **written):
         config = write(**written)
         return [str(fault).removeprefix(f"{config}:") for fault in check_config(config, environ or {}).errors]
@@ -204,22 +204,22 @@ def test_packages_are_not_looked_for_while_names_are_known(write, monkeypatch):
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(told, written, said):
-    found = told(**written)
+def test_what_is_wrong_is_told_with_its_line(errors_for, written, said):
+    found = errors_for(**written)
     assert len(found) == len(said), found
     for one, part in zip(found, said, strict=True):
         assert part in one
 
 
-def test_a_filter_without_a_method_is_an_error(told):
+def test_a_filter_without_a_method_is_an_error(errors_for):
     source = "from turnkeeper import RequestFilter\n\nclass Polite(RequestFilter):\n    pass\n"
-    (error,) = told(polite=source)
+    (error,) = errors_for(polite=source)
     assert error.startswith("1: filters.1: this filter changes nothing; define apply or set (RequestFilter)")
 
 
-def test_an_answer_filter_belongs_under_answer(told):
+def test_an_answer_filter_belongs_under_answer(errors_for):
     source = POLITE.replace("RequestFilter", "AnswerFilter").replace("apply(self, messages, ", "first(self, ")
-    (fault,) = told(polite=source)
+    (fault,) = errors_for(polite=source)
     assert fault == "3: pipelines.default.request.1: the filter 'polite' belongs under 'answer:'"
 
 
@@ -242,20 +242,20 @@ class Polite(RequestFilter):
 """
 
 
-def test_a_check_may_raise_anything(told):
-    (pattern,) = told(polite=PICKY, step="polite: {word: '('}")
+def test_a_check_may_raise_anything(errors_for):
+    (pattern,) = errors_for(polite=PICKY, step="polite: {word: '('}")
     assert pattern.startswith(
         "3: pipelines.default.request.1: the filter 'polite' does not take these options: "
     )
     assert "missing ), unterminated subpattern" in pattern
-    (key,) = told(polite=PICKY, step="polite: {word: x}")
+    (key,) = errors_for(polite=PICKY, step="polite: {word: x}")
     assert "KeyError: 'x'" in key
-    (leaving,) = told(polite=PICKY.replace("KeyError", "SystemExit"), step="polite: {word: x}")
+    (leaving,) = errors_for(polite=PICKY.replace("KeyError", "SystemExit"), step="polite: {word: x}")
     assert "SystemExit: x" in leaving
 
 
-def test_a_check_shows_nothing_that_came_from_the_environment(told):
-    (fault,) = told({"S": "s3cret"}, polite=PICKY, step="polite: {word: '${S}'}")
+def test_a_check_shows_nothing_that_came_from_the_environment(errors_for):
+    (fault,) = errors_for({"S": "s3cret"}, polite=PICKY, step="polite: {word: '${S}'}")
     assert "s3cret" not in fault
     assert "a value from the environment" in fault
 

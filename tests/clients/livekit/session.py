@@ -55,7 +55,7 @@ class EarsStream(stt.RecognizeStream):
 
 
 class Silence(io.AudioInput):
-    """A microphone into which nobody speaks."""
+    """A silent microphone."""
 
     def __init__(self) -> None:
         super().__init__(label="silence")

@@ -18,7 +18,7 @@ async def weather() -> str:
 
 
 async def answered(model: openai.LLM, context: llm.ChatContext) -> tuple[str, list[Any]]:
-    """What is said, and which tools are called."""
+    """Returns the words of an answer, and its tool calls."""
     text, calls = "", []
     async with model.chat(chat_ctx=context, tools=[weather]) as stream:
         async for chunk in stream:

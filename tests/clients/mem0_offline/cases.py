@@ -35,8 +35,8 @@ pipelines: {default: {upstreams: [main], request: [restore_history, inject_facts
 ANN = "/v1/memory/users/ann/facts"
 
 
-def find(said: Any, known: Any) -> Any:
-    old = next((line["id"] for line in known if "Paris" in line["text"]), None)
+def find(said: Any, fact_texts: Any) -> Any:
+    old = next((line["id"] for line in fact_texts if "Paris" in line["text"]), None)
     return [
         fact(line["text"], line["number"], replaces=old) for line in said if line["text"].startswith("I ")
     ]
@@ -59,7 +59,7 @@ def digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()[:8]
 
 
-def known(proxy: ProxyServer, user: str = "ann") -> list[str]:
+def fact_texts(proxy: ProxyServer, user: str = "ann") -> list[str]:
     return [one["text"] for one in proxy.client.get(f"/v1/memory/users/{user}/facts").json()["data"]]
 
 
@@ -92,17 +92,17 @@ def prompt(upstream: FakeUpstream) -> list[str]:
 
 def learnt_told_replaced_and_forgotten(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     say(proxy, "I live in Paris.", "s1")
-    until(lambda: known(proxy) == ["I live in Paris."])
+    until(lambda: fact_texts(proxy) == ["I live in Paris."])
     say(proxy, "Hello?", "s2")
     assert "I live in Paris." in prompt(upstream)[0]
 
     say(proxy, "I live in Berlin.", "s3")
-    until(lambda: known(proxy) == ["I live in Berlin."])
+    until(lambda: fact_texts(proxy) == ["I live in Berlin."])
     exported = proxy.client.get("/v1/memory/users/ann/export").json()["facts"]
     assert [one["text"] for one in exported] == ["I live in Paris.", "I live in Berlin."]
     (asked,) = [r for r in extractions(upstream) if "Berlin" in lines(r, "said")[0]["text"]]
     assert [line["text"] for line in lines(asked, "known")] == ["I live in Paris."]
-    assert known(proxy, "bob") == []
+    assert fact_texts(proxy, "bob") == []
 
 
 def added_corrected_and_removed(proxy: ProxyServer) -> None:
@@ -112,7 +112,7 @@ def added_corrected_and_removed(proxy: ProxyServer) -> None:
     assert again["id"] == made["id"]
     right = proxy.client.patch(f"{ANN}/{made['id']}", json={"text": "Likes soul."}).json()
     assert right["id"] == made["id"]
-    assert known(proxy) == ["I live in Berlin.", "Likes soul."]
+    assert fact_texts(proxy) == ["I live in Berlin.", "Likes soul."]
     assert proxy.client.delete(f"{ANN}/{made['id']}").status_code == 204
     assert proxy.client.delete(f"{ANN}/{made['id']}").status_code == 404
 
@@ -128,9 +128,9 @@ def main(folder: str) -> None:
             learnt_told_replaced_and_forgotten(proxy, upstream)
             added_corrected_and_removed(proxy)
         with ProxyServer(config, environ) as proxy:
-            assert known(proxy) == ["I live in Berlin."]
+            assert fact_texts(proxy) == ["I live in Berlin."]
             assert proxy.client.delete("/v1/memory/users/ann").status_code < 300
-            assert known(proxy) == []
+            assert fact_texts(proxy) == []
             say(proxy, "Hello again?", "s4")
             assert prompt(upstream) == ["Hello again?"]
         assert {request.path for request in upstream.requests} == {"/v1/embeddings", "/v1/chat/completions"}

@@ -16,7 +16,7 @@ WEATHER = FunctionSchema(name="weather", description="The weather outside.", pro
 
 
 async def answered(model: OpenAILLMService, context: LLMContext) -> tuple[str, list[Any]]:
-    """What is said, and which tools are called."""
+    """Returns the words of an answer, and its tool calls."""
     text, calls = "", []
     async for chunk in await model.get_chat_completions(context):
         for choice in chunk.choices:

@@ -60,7 +60,7 @@ class Searched(list[str]):
         return text.replace("x", "y") if "x" in text else text
 
 
-def said(*texts):
+def user_messages(*texts):
     return messages_of([{"role": "user", "content": text} for text in texts])
 
 
@@ -81,10 +81,10 @@ def test_of_a_window_that_goes_on_the_new_texts_are_searched(monkeypatch):
         Sensitive, "marked", lambda self, text, *rest: searched.append(text) or search(self, text, *rest)
     )
     step, window = Redact(**ORDERS), [f"It is lamp {n}." for n in range(60)]
-    step.apply(said(*window), CONTEXT)
+    step.apply(user_messages(*window), CONTEXT)
     assert searched == window
     searched.clear()
-    step.apply(said(*window[2:], "Thank you.", "Bye."), CONTEXT)
+    step.apply(user_messages(*window[2:], "Thank you.", "Bye."), CONTEXT)
     assert searched == ["Thank you.", "Bye."]
 
 
@@ -129,13 +129,13 @@ def test_a_bounded_number_is_remembered_and_what_recurs_is_not_searched_again(mo
 @every_step
 def test_no_word_is_held(made):
     step = made()
-    step.apply(said("My parrot is called Ferdinand.", "My parrot is with ann@example.org."), CONTEXT)
-    values = [value for value in held(step) if isinstance(value, str | bytes)]
+    step.apply(user_messages("My parrot is called Ferdinand.", "My parrot is with ann@example.org."), CONTEXT)
+    values = [value for value in reachable_values(step) if isinstance(value, str | bytes)]
     assert values
     assert not [value for value in values if "parrot" in str(value) or "Ferdinand" in str(value)]
 
 
-def held(root):
+def reachable_values(root):
     """All values that can be reached from one; of functions what they close over, and nothing of modules."""
     values, pending = {}, [root]
     while pending:
@@ -151,7 +151,7 @@ def held(root):
 def test_steps_know_nothing_of_each_others_texts():
     text = "It is ORD-17."
     first, second = Redact(), Redact(**ORDERS)
-    assert [step.apply(said(text), CONTEXT)[0].content for step in (first, second, first)] == [
+    assert [step.apply(user_messages(text), CONTEXT)[0].content for step in (first, second, first)] == [
         text,
         "It is [order].",
         text,
@@ -169,13 +169,13 @@ def test_no_text_passes_for_one_whose_characters_have_the_same_bytes():
     step, text = Redact(), "4111 1111 1111 1111."
     alike = text.encode().decode("utf-16-le")
     assert hash(alike) == hash(text)
-    assert step.apply(said(alike, text), CONTEXT)[1].content == "[card]."
+    assert step.apply(user_messages(alike, text), CONTEXT)[1].content == "[card]."
 
 
 def test_threads_may_share_a_step(monkeypatch):
     monkeypatch.setattr(pattern, "_GENERATION", 5)
     step = Redact()
-    window = said(*(f"It is {mail}{n}." for n in range(20) for mail in ("", "ann@example.org, or ")))
+    window = user_messages(*(f"It is {mail}{n}." for n in range(20) for mail in ("", "ann@example.org, or ")))
     shown = Redact().apply(window, CONTEXT)
     with ThreadPoolExecutor(8) as pool:
         assert all(each == shown for each in pool.map(lambda _: step.apply(window, CONTEXT), range(200)))
@@ -187,7 +187,7 @@ def test_threads_may_share_a_step(monkeypatch):
     ids=["1 MB of digits", "10,000 messages"],
 )
 def test_what_is_remembered_costs_little_beside_the_search(window):
-    step, window = Redact(), said(*window)
+    step, window = Redact(), user_messages(*window)
     started = time.thread_time()
     step.apply(window, CONTEXT)
     searched = time.thread_time()

@@ -62,7 +62,7 @@ def plainly(
 
 @st.composite
 def talks(draw: st.DrawFn) -> tuple[list[Entry], list[Message]]:
-    """What is held, and a window, of a few texts that may be taken for one another."""
+    """Draws a session and a window with a few texts that resemble each other."""
     texts = st.sampled_from(draw(st.lists(st.sampled_from(WORDS), min_size=2, max_size=4, unique=True)))
     roles = st.sampled_from(["user", "assistant", "assistant"])
     entries = st.builds(

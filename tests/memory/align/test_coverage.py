@@ -27,7 +27,7 @@ SYSTEM = Message(role="system", content="Be brief.")
 
 @dataclass(frozen=True)
 class Turn:
-    """What a turn of the true talk has: parallel calls, and an answer cut short after so many words."""
+    """A turn of the true call: parallel tool calls, and an answer that is cut after some words."""
 
     calls: int = 0
     cut: int | None = None

@@ -20,7 +20,7 @@ def lines(talk, *, numbered):
     return [line for n, (u, a) in zip(head, talk, strict=True) for line in (f"{n}u:{u}", f"{n}a:{a}")]
 
 
-def held(call):
+def stored_texts(call):
     return [(entry.role, entry.text) for entry in call.held.entries]
 
 
@@ -37,7 +37,7 @@ def test_only_what_is_said_after_a_deletion_is_held(before, after, size, numbere
     for window, (_, answer) in zip(windows, after, strict=True):
         call.ask(*window, answer=answer)
         call.held = decode(encode(call.held))
-    assert held(call) == plain(talk[2 * len(before) :])
+    assert stored_texts(call) == plain(talk[2 * len(before) :])
 
 
 @given(before=TALK, heard=st.integers(1, 12), words=st.sampled_from(["what", "who are you"]))
@@ -47,7 +47,7 @@ def test_answers_may_be_cut_and_words_said_otherwise(before, heard, words):
     call.ask(*talk, f"u:{words}")
     cut = [*talk[:-1], talk[-1][: 2 + heard]]
     call.ask(*cut, f"u:{words} then", answer="Well.")
-    assert held(call) == [("user", f"{words} then"), ("assistant", "Well.")]
+    assert stored_texts(call) == [("user", f"{words} then"), ("assistant", "Well.")]
 
 
 def test_words_that_were_said_before_may_be_said_again():

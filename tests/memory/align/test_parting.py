@@ -15,7 +15,7 @@ def called():
 
 
 def seen(held, *window):
-    """What comes back from memory, and what is left of the window."""
+    """Returns the restored messages, and the rest of the window."""
     snapshot, heard, _ = prompt_view(RequestView(window).view_of(held))
     return [(m.role, m.tool_call_id or None) for m in snapshot.dropped], list(heard)
 

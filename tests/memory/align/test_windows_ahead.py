@@ -24,7 +24,7 @@ def talk(draw: st.DrawFn, turns: int) -> list:
 
 @st.composite
 def calls(draw: st.DrawFn):
-    """What is held of a call, and a window that shows up to three turns more."""
+    """Draws a stored call, and a window that shows up to three turns more."""
     known, ahead = draw(st.integers(1, 6)), draw(st.integers(0, 3))
     lines = talk(draw, known + ahead)
     call = Call()

@@ -64,7 +64,7 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return sent
 
 
-def said(turn: int, role: str, text: str, user: str | None = None) -> Entry:
+def an_entry(turn: int, role: str, text: str, user: str | None = None) -> Entry:
     return Entry(role=role, turn=turn, content=text, user=user, recorded_at=NOW - 50 + turn)
 
 
@@ -72,8 +72,8 @@ def call(turns: int, *, edited: str = "", user: str | None = "ann", updated: flo
     entries = []
     for turn in range(turns):
         entries += [
-            said(turn, "user", f"Question {turn} about badgers."),
-            said(turn, "assistant", f"Answer {turn}."),
+            an_entry(turn, "user", f"Question {turn} about badgers."),
+            an_entry(turn, "assistant", f"Answer {turn}."),
         ]
     if edited:
         entries[-1] = msgspec.structs.replace(entries[-1], content=edited)
@@ -85,7 +85,7 @@ async def texts(archive: Archive, key: Key = KEY) -> list[str]:
 
 
 async def of_badgers(archive: Archive) -> list[str]:
-    """What an index by words has, without the neighbours of what it finds."""
+    """Returns the results of an index by words, without their neighbours."""
     found = await archive.search(ANN, Query(text="badgers", now=NOW, limit=99))
     return [one.text for one in found if "badgers" in one.text]
 

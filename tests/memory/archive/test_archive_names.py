@@ -120,7 +120,7 @@ async def test_all_that_is_asked_by_name_is_found(url: str) -> None:
 
 
 def files(path: Path) -> bytes:
-    """All that the file and its log have, be it deleted or not."""
+    """Returns all bytes of the file and its log, deleted or not."""
     return b"".join(each.read_bytes() for each in path.parent.glob(f"{path.name}*"))
 
 

@@ -149,7 +149,7 @@ async def test_sessions_that_are_archived_together_take_one_statement_to_read_an
 
 
 def carried_out(steps: Steps[Any]) -> tuple[list[list[str]], Any]:
-    """What was asked, one round trip after the other, and what came of it; each row is what was asked."""
+    """Returns the statements, one per round trip, and the results; each row is its statement."""
     trips: list[list[str]] = []
     reply: Any = None
     while True:
@@ -162,7 +162,7 @@ def carried_out(steps: Steps[Any]) -> tuple[list[list[str]], Any]:
         reply = [[(ask.arguments["n"],)] for ask in asks]
 
 
-def told(*names: str) -> Steps[str]:
+def ask_each(*names: str) -> Steps[str]:
     """One question after the other; what was heard, in a row."""
     heard = ""
     for name in names:
@@ -172,17 +172,17 @@ def told(*names: str) -> Steps[str]:
 
 
 def test_what_waits_for_nothing_is_asked_at_once() -> None:
-    trips, found = carried_out(gather(told("a", "b", "c"), told(), told("d")))
+    trips, found = carried_out(gather(ask_each("a", "b", "c"), ask_each(), ask_each("d")))
     assert (trips, found) == ([["a", "d"], ["b"], ["c"]], ["abc", "", "d"])
 
 
 def test_so_is_what_stands_together_within_another() -> None:
     def both() -> Steps[list[Any]]:
         rows = yield from fetch(OWNER_ID, {"n": "first"})
-        rest = yield from gather(told("x", "y"), told("z"))
+        rest = yield from gather(ask_each("x", "y"), ask_each("z"))
         return [rows[0][0], *rest]
 
-    trips, found = carried_out(gather(both(), told("a", "b", "c")))
+    trips, found = carried_out(gather(both(), ask_each("a", "b", "c")))
     assert trips == [["first", "a"], ["x", "z", "b"], ["y", "c"]]
     assert found == [["first", "xy", "z"], "abc"]
 
@@ -197,4 +197,4 @@ def test_steps_that_fail_do_not_go_on() -> None:
         raise KeyError
 
     with pytest.raises(KeyError):
-        carried_out(gather(failing(), told("b", "c")))
+        carried_out(gather(failing(), ask_each("b", "c")))

@@ -29,7 +29,7 @@ KEY, ANN = Key("acme", "call"), Owner("acme", "ann")
 
 
 class Broken:
-    """An archive that fails, or waits, for as long as it is told to."""
+    """An archive that fails or waits until further notice."""
 
     def __init__(self, archive: Archive) -> None:
         self.archive, self.failing, self.wait, self.tries = archive, True, 0.0, 0
@@ -70,7 +70,7 @@ def session(*texts: str, moved: int = 0) -> Session:
 
 
 async def put(store: Store, session: Session, *listeners: Archivist, key: Key = KEY) -> None:
-    """A session is written, of which these are told."""
+    """Writes a session, and enqueues it at these archivists."""
     held = await store.read(key)
     assert await store.write(key, BlobWrite(encode(session), version=held.version if held else 0, ttl=60))
     for archivist in listeners:
@@ -150,13 +150,13 @@ class Two:
         self.both = [Archivist(store, way, ["acme"], keep=0, quiet=0) for way in self.ways]
 
     async def start(self) -> None:
-        """Both run, and have looked for what they were not told of."""
+        """Starts both archivists, and waits until they have compared store and archive."""
         for archivist in self.both:
             archivist.start()
             await archivist.idle()
 
     async def refused(self, number: int) -> None:
-        """Returns once what one was told could not be kept."""
+        """Waits until an archivist has tried once more in vain."""
         tries = self.ways[number].tries
         async with asyncio.timeout(15):
             while self.ways[number].tries == tries:  # noqa: ASYNC110 - it tries when it likes
@@ -272,7 +272,7 @@ LOOKED_UP = ("user", "assistant", "tool", "assistant")
 
 
 async def moved_out(store: Store, moved: list[Entry], hot: list[Entry], *, updated: float = 0.0) -> None:
-    """A session that is held with these entries, of which the first have moved."""
+    """A session with these entries, of which the first have moved to the cold part."""
     held = msgspec.structs.replace(session(), entries=tuple(hot), cold_count=len(moved), updated=updated)
     cold = [msgspec.msgpack.encode(entry) for entry in moved]
     former = await store.read(KEY)

@@ -10,7 +10,7 @@ from proxy.memory.archive.dates import time_ranges
 NOW = datetime(2026, 11, 20, 15, 0, tzinfo=UTC)  # a Friday
 
 
-def told(question: str) -> list[tuple[str, str]]:
+def dates_in(question: str) -> list[tuple[str, str]]:
     days = [
         (datetime.fromtimestamp(span.begin, UTC), datetime.fromtimestamp(span.end, UTC))
         for span in time_ranges(question, NOW.timestamp())
@@ -124,23 +124,23 @@ def told(question: str) -> list[tuple[str, str]]:
     ],
 )
 def test_a_time_is_read(question: str, first: str, last: str):
-    assert told(question) == [(first, last)]
+    assert dates_in(question) == [(first, last)]
 
 
 def test_of_a_year_and_its_month_neither_is_a_time_of_its_own():
-    assert told("in May last year, or yesterday?") == [
+    assert dates_in("in May last year, or yesterday?") == [
         ("2026-11-19", "2026-11-19"),
         ("2025-05-01", "2025-05-31"),
     ]
-    assert told("last week or in May?") == [("2026-11-09", "2026-11-15"), ("2026-05-01", "2026-05-31")]
+    assert dates_in("last week or in May?") == [("2026-11-09", "2026-11-15"), ("2026-05-01", "2026-05-31")]
 
 
 def test_half_a_year_is_no_year():
-    assert told("half a year ago") == []
+    assert dates_in("half a year ago") == []
 
 
 def test_of_two_orders_of_day_and_month_both_are_looked_for():
-    assert told("3/4/2025") == [("2025-04-03", "2025-04-03"), ("2025-03-04", "2025-03-04")]
+    assert dates_in("3/4/2025") == [("2025-04-03", "2025-04-03"), ("2025-03-04", "2025-03-04")]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_of_two_orders_of_day_and_month_both_are_looked_for():
     ],
 )
 def test_what_names_no_time_has_none(question: str):
-    assert told(question) == []
+    assert dates_in(question) == []
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_what_names_no_time_has_none(question: str):
     ],
 )
 def test_hier_is_a_place_where_nobody_speaks_french(question: str):
-    assert told(question) == []
+    assert dates_in(question) == []
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_hier_is_a_place_where_nobody_speaks_french(question: str):
     ],
 )
 def test_a_word_that_is_another_one_elsewhere_is_no_time(question: str):
-    assert told(question) == []
+    assert dates_in(question) == []
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Model:
-    """An embedder that refuses what it is told to, and tells how much it was asked at once."""
+    """An embedder that refuses on request, and records the size of each request."""
 
     def __init__(self, refuses: Callable[[str], Exception | None] = lambda _: None) -> None:
         self.model = "m"

@@ -272,7 +272,7 @@ INDEXED = (
 
 
 def test_terms_are_those_that_an_index_was_made_of():
-    """Where they change, LEXICON goes up, with a migration: what was indexed before is made anew."""
+    """If they change, raise LEXICON and add a migration, which makes the index again."""
     terms = " ".join(PLAIN.terms(ANN, text) for text in INDEXED)
     assert (LEXICON, hashlib.sha256(terms.encode()).hexdigest()[:16]) == (4, "16a635152c7db699")
 

@@ -44,7 +44,7 @@ class Held:
 
 
 async def of(reader: FactReader, person: Owner = ANN) -> object:
-    """What is known, or how long it took to find that it cannot be told."""
+    """Returns the facts, or how long it took to find that they cannot be read."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:
@@ -53,7 +53,7 @@ async def of(reader: FactReader, person: Owner = ANN) -> object:
         return pytest.approx(loop.time() - began, abs=0.01)
 
 
-def told(
+def read_through(
     ask: Callable[[Slow, FactReader], Awaitable[object]], takes: dict[Owner, float]
 ) -> tuple[object, Counter[str]]:
     async def asked() -> tuple[object, Counter[str]]:
@@ -70,7 +70,7 @@ def test_what_came_too_late_is_asked_for_again_after_a_second() -> None:
         await asyncio.sleep(1.0)
         return [*answers, await of(reader)]
 
-    answers, asked = told(thrice, {ANN: 5.0})
+    answers, asked = read_through(thrice, {ANN: 5.0})
     assert answers == [DEADLINE, 0.0, [FACT]]
     assert asked == {"ann": 2}
 
@@ -82,7 +82,7 @@ def test_what_came_a_little_late_is_asked_for_again_once_it_has_come() -> None:
         await asyncio.sleep(0.02)
         return [*answers, await of(reader)]
 
-    answers, _ = told(late, {ANN: DEADLINE + 0.01})
+    answers, _ = read_through(late, {ANN: DEADLINE + 0.01})
     assert answers == [DEADLINE, 0.0, [FACT]]
 
 
@@ -90,7 +90,7 @@ def test_one_person_who_takes_long_costs_no_other_his_facts() -> None:
     async def both(_: Slow, reader: FactReader) -> object:
         return [await of(reader, ANN), await of(reader, BOB), await of(reader, ANN)]
 
-    answers, _ = told(both, {ANN: 0.8})
+    answers, _ = read_through(both, {ANN: 0.8})
     assert answers == [DEADLINE, [FACT], 0.0]
 
 
@@ -101,7 +101,7 @@ def test_where_two_are_late_nobody_waits_any_more() -> None:
         await asyncio.sleep(1.0)
         return [*answers, await of(reader, EVE)]
 
-    answers, asked = told(three, {ANN: 5.0, BOB: 5.0, EVE: 5.0})
+    answers, asked = read_through(three, {ANN: 5.0, BOB: 5.0, EVE: 5.0})
     assert answers == [DEADLINE, DEADLINE, 0.0, [FACT]]
     assert asked == {"ann": 1, "bob": 1, "eve": 1}
 
@@ -133,5 +133,5 @@ def test_a_caller_who_leaves_says_nothing_of_the_place() -> None:
         shelf.takes.clear()
         return await of(reader)
 
-    answer, _ = told(then, {ANN: 5.0})
+    answer, _ = read_through(then, {ANN: 5.0})
     assert answer == [FACT]

@@ -53,7 +53,7 @@ class Call:
         self.prompts.append((self.excused, [sent(message) for message in prompt]))
         self.excused = False
         self.check(prompt)
-        said = TurnRecord(
+        record = TurnRecord(
             key=Key("t", "s"),
             user="ann",
             window=heard,
@@ -61,7 +61,7 @@ class Call:
             at=float(n),
             shown_facts=with_positions(told.shown_facts, prompt),
         )
-        self.session = decode(encode(apply_turn(self.session, said)))
+        self.session = decode(encode(apply_turn(self.session, record)))
         self.say("assistant", n, f"answer{n} is here")
 
     def say(self, role: str, n: int, text: str) -> None:
@@ -91,7 +91,7 @@ class Call:
             self.excused = self.excused or self.tells(gone)
 
     def tells(self, one: Fact) -> bool:
-        """Whether a change of it is a change of what was told."""
+        """Whether a change of the fact changes the prompt."""
         told = self.session.shown_facts
         return told is None or one.id in told.facts or one.id in dict(told.news)
 
@@ -213,7 +213,7 @@ def test_a_session_keeps_no_word_of_what_is_known() -> None:
     assert b"f0" in kept
 
 
-def said(
+def a_turn(
     at: float, told: ShownFacts | None, text: str = "Hi", answer: bytes = stream_of("Hello")
 ) -> TurnRecord:
     window = [Message(role="user", content=text, metadata={"user": "1001"})]
@@ -222,14 +222,14 @@ def said(
 
 def test_a_record_keeps_what_was_told_last_and_a_failed_turn_keeps_nothing() -> None:
     old, new = told_of([fact(0)], now=1.0).shown_facts, told_of([fact(1)], now=2.0).shown_facts
-    assert apply_turn(Session(), said(1.0, old, answer=b"")).shown_facts is None
-    session = apply_turn(apply_turn(Session(), said(2.0, new)), said(1.0, old, "Hi there"))
+    assert apply_turn(Session(), a_turn(1.0, old, answer=b"")).shown_facts is None
+    session = apply_turn(apply_turn(Session(), a_turn(2.0, new)), a_turn(1.0, old, "Hi there"))
     assert session.shown_facts == new
-    assert apply_turn(session, said(3.0, None, "Hi you there")).shown_facts == new
+    assert apply_turn(session, a_turn(3.0, None, "Hi you there")).shown_facts == new
 
 
 def test_a_session_knows_how_the_engine_calls_its_person() -> None:
-    session = apply_turn(Session(), said(1.0, None))
+    session = apply_turn(Session(), a_turn(1.0, None))
     assert (session.user, session.alias, session.shared) == ("ann", "1001", False)
 
 
@@ -239,7 +239,7 @@ def test_a_session_knows_how_the_engine_calls_its_person() -> None:
 def test_a_session_knows_that_another_speaks_under_its_persons_name(
     named: str | None, is_shared: bool
 ) -> None:
-    session = apply_turn(Session(), said(1.0, None))
+    session = apply_turn(Session(), a_turn(1.0, None))
     marks = {"metadata": {"user": named}} if named else {}
     window = [Message(role="user", content="Me again", **marks)]
     other = TurnRecord(key=Key("t", "s"), user="bob", window=window, answer=stream_of("Hello"), at=2.0)
@@ -266,9 +266,9 @@ def test_a_new_life_is_told_anew_from_its_first_turn_on_and_then_stands_still() 
     for at, window in enumerate([*windows, again]):
         epochs.append(prompt_view(RequestView(window).view_of(session)).epoch)
         told = ShownFacts(user="ann", epoch=epochs[-1], at=float(at))
-        said = TurnRecord(
+        record = TurnRecord(
             key=Key("t", "s"), window=window, answer=stream_of("Hello"), at=float(at), shown_facts=told
         )
-        session = apply_turn(session, said)
+        session = apply_turn(session, record)
     assert session.call == 1
     assert epochs[0] == epochs[1] != epochs[2] == epochs[3]

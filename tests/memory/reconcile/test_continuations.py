@@ -113,7 +113,7 @@ def test_so_is_a_talk_in_which_one_turn_is_odd(
 
 
 def follow(steps: list[dict[str, Any]], *, numbered: bool, sliding: bool) -> None:
-    """Records a talk; each window is seen beside the last one as beside the session."""
+    """Records a call; each window has the same result on the fast path as by alignment."""
     session, shown, lines, turn, names = Session(), b"", list[Message](), 0, 0
     for step, each in enumerate(steps):
         turn += 1 if each["number"] is None else max(0, 1 + each["number"])
@@ -184,7 +184,7 @@ def recorded(session: Session, shown: bytes, turn: TurnRecord) -> tuple[Session,
 
 
 def latest_line_bytes(session: Session, view: SessionView) -> bytes:
-    """What is kept of a window that was recorded."""
+    """Returns what a session stores of the latest recorded window."""
     return view.line_bytes if can_be_continued(session, view.speech, view.alignment) else b""
 
 

@@ -24,11 +24,11 @@ def entry(number: int, role: str, text: str, *, counted: int | None, life: int =
 
 
 def talk(turns: int, *, counted: int | None, life: int = 0, what: str = "apples") -> tuple[Entry, ...]:
-    lines = [(n, role, said(role, n, what)) for n in range(turns) for role in ("user", "assistant")]
+    lines = [(n, role, unique_words(role, n, what)) for n in range(turns) for role in ("user", "assistant")]
     return tuple(entry(n, role, text, counted=counted, life=life) for n, role, text in lines)
 
 
-def said(role: str, number: int, what: str) -> str:
+def unique_words(role: str, number: int, what: str) -> str:
     """Words that no other line has."""
     return " ".join(f"{what}{word}{number}{role[0]}" for word in "klmn")
 

@@ -65,7 +65,7 @@ def words(draw, turn, *, short):
     return f"Question {turn} about {draw(st.sampled_from(['rain', 'the sun', 'wind']))}."
 
 
-def said(draw, turn, *, same=False):
+def answer_and_heard_part(draw, turn, *, same=False):
     """An answer, and as much of it as is heard."""
     of = 0 if same else turn
     text = " ".join(f"{word}{of}" for word in ["Well,", "it", "is", "fine", "out", "there."])
@@ -93,7 +93,7 @@ def test_every_turn_is_held_once_in_the_session_or_in_its_cold_part(examples, nu
             restored = spoken([*lost, *window])
             assert restored == spoken(history)[-len(restored) :] and len(restored) > len(call.held.entries)
             assert spoken(shown) == spoken(window)
-            text, heard = said(data.draw, turn, same="user" in numbered and size is None)
+            text, heard = answer_and_heard_part(data.draw, turn, same="user" in numbered and size is None)
             call.ask(window, 10.0 * turn, text)
             assert call.whole == [*spoken(history), ("assistant", bare(text))]
             history.append(message(f"a:{heard}", **(fields if "assistant" in numbered else {})))
@@ -159,13 +159,13 @@ def test_a_caller_who_says_the_same_is_held_once_where_the_engine_spells_answers
 
 @pytest.mark.parametrize("bounds", BOUNDS)
 def test_a_long_history_whose_answers_are_jumbled_is_held_once(bounds):
-    call, history, said = Long(*bounds), [], []
+    call, history, expected = Long(*bounds), [], []
     for turn in range(60):
         history.append(message("u:Yes."))
         text = f"Well, this is number {turn}."
         call.ask(history, 10.0 * turn, text)
-        said += [("user", "yes"), ("assistant", bare(text))]
-        assert call.whole == said
+        expected += [("user", "yes"), ("assistant", bare(text))]
+        assert call.whole == expected
         history.append(message(f"a:{jumbled(text)}"))
 
 
@@ -183,13 +183,13 @@ def test_a_caller_who_cuts_every_answer_at_the_same_word_is_held_once(bounds):
 @pytest.mark.parametrize("bounds", BOUNDS)
 @pytest.mark.parametrize("words", [SHORT, ["Yes."]])
 def test_a_long_history_without_its_answers_is_held_once(bounds, words):
-    call, history, said = Long(*bounds), [], []
+    call, history, expected = Long(*bounds), [], []
     for turn in range(60):
         text = words[turn * turn % 7 % len(words)]
         history.append(message(f"u:{text}"))
         call.ask(history, 10.0 * turn, f"Answer {turn}.")
-        said += [("user", bare(text)), ("assistant", f"answer{turn}")]
-        assert call.whole == said
+        expected += [("user", bare(text)), ("assistant", f"answer{turn}")]
+        assert call.whole == expected
 
 
 def test_what_is_new_between_held_lines_is_not_taken_for_older_ones():

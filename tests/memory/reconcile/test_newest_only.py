@@ -16,7 +16,7 @@ LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.
 
 
 class Client:
-    """Requests of one message each, and what is held of them."""
+    """Sends requests of one message each, and has the session that results."""
 
     def __init__(self):
         self.held, self.now = Session(), 1_700_000_000.0
@@ -41,7 +41,7 @@ class Client:
         return [shown(entry).replace("?:", ":", 1) for entry in self.held.entries]
 
 
-def told(*turns):
+def lines_of(*turns):
     return [line for words, answer in turns for line in (f"u:{words}", f"a:{answer}")]
 
 
@@ -57,14 +57,14 @@ def test_the_same_words_under_another_name_are_another_turn():
     client = Client()
     for number, (words, answer) in enumerate(TABLE):
         client.ask(words, answer, name=f"r{number}")
-    assert client.memory == told(*TABLE)
+    assert client.memory == lines_of(*TABLE)
 
 
 def test_the_same_words_under_the_same_name_are_the_same_request():
     client = Client()
     client.ask("Yes.", "At se", name="r1", finished=False)
     client.ask("Yes.", "At seven?", name="r1")
-    assert client.memory == told(("Yes.", "At seven?"))
+    assert client.memory == lines_of(("Yes.", "At seven?"))
 
 
 def test_the_same_words_without_a_name_are_the_same_request():
@@ -73,21 +73,21 @@ def test_the_same_words_without_a_name_are_the_same_request():
     client.ask("Yes.", "At seven?", name="r1")
     client.ask("Yes.", "At seven!")
     client.ask("Yes.", "At seven.")
-    assert client.memory == told(("Hello.", "Hi."), ("Yes.", "At seven."))
+    assert client.memory == lines_of(("Hello.", "Hi."), ("Yes.", "At seven."))
 
 
 def test_what_is_counted_as_a_retry_is_one_under_any_name():
     client = Client()
     client.ask("Yes.", "At se", name="r1", again=False, finished=False)
     client.ask("Yes.", "At seven?", name="r2", again=True)
-    assert client.memory == told(("Yes.", "At seven?"))
+    assert client.memory == lines_of(("Yes.", "At seven?"))
 
 
 def test_a_first_attempt_behind_an_answer_that_had_ended_is_another_turn():
     client = Client()
     for words, answer in TABLE:
         client.ask(words, answer, again=False)
-    assert client.memory == told(*TABLE)
+    assert client.memory == lines_of(*TABLE)
 
 
 @pytest.mark.parametrize("cut", [{"finished": False}, {"took": 9.0, "pause": 0.0}])
@@ -98,14 +98,14 @@ def test_a_first_attempt_while_there_is_no_answer_is_the_same_request(cut: dict)
         "Yes.", "At seven?", at=client.now + 3, again=False, finished=cut.get("finished", True), took=9
     )
     client.record("Yes.", "At seven?", at=client.now + 4, again=False)
-    assert client.memory == told(("Book a table.", "For two?"), ("Yes.", "At seven?"))
+    assert client.memory == lines_of(("Book a table.", "For two?"), ("Yes.", "At seven?"))
 
 
 def test_turns_of_the_same_words_are_recorded_in_any_order():
     client = Client()
     for at in (1.0, 3.0, 2.0):
         client.record("Yes.", f"Answer {at}", at=at, name=f"r{at}", took=0.5)
-    assert client.memory == told(("Yes.", "Answer 1.0"), ("Yes.", "Answer 2.0"), ("Yes.", "Answer 3.0"))
+    assert client.memory == lines_of(("Yes.", "Answer 1.0"), ("Yes.", "Answer 2.0"), ("Yes.", "Answer 3.0"))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_words_behind_an_answer_that_can_have_been_spoken_are_another_turn(
     client = Client()
     for words, answer in turns:
         client.ask(words, answer, pause=0.4)
-    assert client.memory == told(*turns)
+    assert client.memory == lines_of(*turns)
 
 
 def test_whoever_interrupts_an_answer_is_held_to_the_word():
@@ -128,7 +128,7 @@ def test_whoever_interrupts_an_answer_is_held_to_the_word():
     client.ask("No", "Why n", finished=False)
     client.ask("Not now", "Fine.")
     client.ask("Not", "What")
-    assert client.memory == told(("No", "Why n"), ("Not now", "Fine."), ("Not", "What"))
+    assert client.memory == lines_of(("No", "Why n"), ("Not now", "Fine."), ("Not", "What"))
 
 
 def test_words_that_are_guessed_while_they_are_said_are_held_once():
@@ -137,7 +137,7 @@ def test_words_that_are_guessed_while_they_are_said_are_held_once():
     client.record("What is", "What?", at=1.5, took=0.1, finished=False)
     client.record("What is the time?", "Noon.", at=1.7, took=2.0)
     client.record("What is", "What?", at=2.0, took=2.0)
-    assert client.memory == told(("What is the time?", "Noon."))
+    assert client.memory == lines_of(("What is the time?", "Noon."))
 
 
 SHORT = st.sampled_from(["Yes", "Yes please", "No", "Not now", "Nothing", "Yes, please do", "好", "好的"])
@@ -163,6 +163,6 @@ def test_under_names_of_their_own_every_turn_is_held_once_in_any_order_of_record
         client = Client()
         for at, words, answer, name in order:
             client.record(words, answer, at=at, name=name, took=0.5)
-        assert client.memory == told(*((words, f"Answer {i}") for i, (words, *_) in enumerate(turns)))
+        assert client.memory == lines_of(*((words, f"Answer {i}") for i, (words, *_) in enumerate(turns)))
 
     check()

@@ -73,14 +73,15 @@ def late(draw, requests):
     return [requests[i] for _, i in sorted((i + 1.01 * delay, i) for i, delay in enumerate(delays))]
 
 
-def told(entry):
+def comparable_entry(entry):
     return entry.role, bare(entry.text), entry.original, entry.pending, entry.turn
 
 
 def spanned(session):
     """What the newest window shows, and what follows it."""
     return [
-        told(entry)[:-1] for entry in session.entries[session.latest_request.start - session.cold_count :]
+        comparable_entry(entry)[:-1]
+        for entry in session.entries[session.latest_request.start - session.cold_count :]
     ]
 
 
@@ -110,7 +111,9 @@ def test_neighbours_that_change_places_change_nothing(examples: int):
         swapped = [*requests[:i], *reversed(requests[i : i + 2]), *requests[i + 2 :]]
         expected, found = after(requests), after(swapped)
         assert words(found) == words(expected)
-        assert [told(e)[:2] for e in found.entries] == [told(e)[:2] for e in expected.entries]
+        assert [comparable_entry(e)[:2] for e in found.entries] == [
+            comparable_entry(e)[:2] for e in expected.entries
+        ]
 
     check()
 

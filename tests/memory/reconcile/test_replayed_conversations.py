@@ -8,7 +8,7 @@ from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.session import Session
 from tests.memory.call import Call, asked, marked, messages, missing, reconcile
 from tests.memory.conversation_faults import TOOK, talks
-from tests.memory.truth import Request, held
+from tests.memory.truth import Request, as_truth
 
 NORMAL = pytest.param(100, id="100 calls")
 LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(600)])
@@ -31,7 +31,7 @@ def after(session: Session, request: Request, now: float) -> Session:
 
 
 def states(requests):
-    """Each request with what is held before and after it."""
+    """Yields each request with the session before and after it."""
     session = Session()
     for request in requests:
         before, session = session, after(session, request, request.at)
@@ -42,7 +42,7 @@ def states(requests):
 def test_memory_holds_what_was_heard(examples: int):
     def check(requests):
         for _, request, session in states(requests):
-            assert held(session) == request.gold
+            assert as_truth(session) == request.gold
 
     every_call(check, examples)
 

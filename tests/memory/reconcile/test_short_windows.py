@@ -73,7 +73,7 @@ class Talk:
 
     @property
     def memory(self):
-        """What is held, less answers that no window has confirmed."""
+        """Returns the stored entries, without answers that no window has confirmed."""
         return [shown(e).split("|")[0] for e in self.held.entries if not e.pending]
 
 

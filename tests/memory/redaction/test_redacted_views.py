@@ -36,7 +36,7 @@ WANTED = ChainNeeds(summaries=False, history=True)
 
 
 class Turn(NamedTuple):
-    """What is said, answered, and how many characters of the answer are heard."""
+    """The words, the answer, and how many characters of it are heard."""
 
     asked: str
     answer: str

@@ -30,7 +30,7 @@ def showing(session, window):
 
 
 def after(session, *texts):
-    """What is held once a history of the talk ends with these lines of the assistant's."""
+    """Returns the session after a history that ends with these lines of the assistant."""
     history = [Message(role="user", content="Hello."), assistant("Hello, Ann."), *map(assistant, texts)]
     return [entry.text for entry in apply_history(session, AGENT, history, now=T + 200)[0].entries]
 

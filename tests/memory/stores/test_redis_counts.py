@@ -35,7 +35,7 @@ async def counts(server: RedisServer) -> AsyncIterator[RedisCounts]:
 async def test_a_redis_that_makes_room_forgets_sessions_before_limits(
     counts: RedisCounts, server: RedisServer
 ) -> None:
-    """It takes what would expire first, and a minute is shorter than all that is kept of a session."""
+    """Redis evicts keys that would expire first, and a limit's minute is shorter than a session's time."""
     await counts.count("key", {"requests": 3}, ttl=MINUTE)
     server.ask("CONFIG", "SET", "maxmemory", int(server.ask("INFO", "memory")["used_memory"]) + 300_000)
     for number in range(400):

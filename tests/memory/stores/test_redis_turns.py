@@ -42,7 +42,7 @@ def turn(id_: str, *names: str, age: float = 0.0, content: bytes = b"words") -> 
 
 
 def size(server: str) -> tuple[int, int]:
-    """The size that is kept beside the turns, and that which they have."""
+    """Returns the size that is stored beside the turns, and their real size."""
     with redis.Redis.from_url(server) as store:
         (key,) = store.keys("*:turns")
         parts = store.hgetall(key)

@@ -243,7 +243,7 @@ async def test_what_is_not_stored_is_not_changed() -> None:
 
 
 class Behind(Remote):
-    """A store that shows what was there before, once it is told to."""
+    """A store that returns the state before the last one on request."""
 
     shows_former = False
     former: StoredBlob | None = None

@@ -24,7 +24,7 @@ IN_TIME = "Memory answers within memory.deadline again"
 
 
 class Moody:
-    """A store that answers, refuses or waits, as it is told."""
+    """A store that answers, refuses or waits on request."""
 
     def __init__(self) -> None:
         self.delay = 0.0

@@ -31,7 +31,7 @@ def entries(count: int, first: int = 0) -> tuple[Entry, ...]:
 
 
 class Writer:
-    """Notes that quote all that was said; ``before`` runs while the model thinks."""
+    """Summaries that quote all words; ``before`` runs while the model thinks."""
 
     def __init__(self, before: Callable[[], Any] | None = None, fails: int = 0) -> None:
         self.before, self.fails = before, fails

@@ -16,7 +16,7 @@ async def now() -> float:
 
 
 async def tries(circuit: JobCircuit, until: float, session: int) -> list[float]:
-    """When one who always fails may try."""
+    """Returns the times at which a service that always fails may be tried."""
     times: list[float] = []
     while True:
         await circuit.admit()

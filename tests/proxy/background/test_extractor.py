@@ -27,7 +27,7 @@ KNOWN = [Fact(id="fact_1", text="Lives in Paris."), Fact(id="fact_2", text="Is c
 
 
 class Model:
-    """Answers as told, and remembers what it was asked."""
+    """Gives scripted answers, and records its requests."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
@@ -177,7 +177,7 @@ def test_a_model_that_answered_in_vain_is_not_hidden_by_one_that_is_away(answers
 
 
 def test_a_failure_is_gone_once_it_was_told() -> None:
-    async def held() -> bool:
+    async def has_failed() -> bool:
         extractor = Extractor(Model("Nothing of note."), model="small", fallback="")  # type: ignore[arg-type]
         try:
             await extractor.facts(SAID, KNOWN, last=None)
@@ -187,7 +187,7 @@ def test_a_failure_is_gone_once_it_was_told() -> None:
 
     gc.disable()  # it finds late what nobody holds any more
     try:
-        assert not asyncio.run(held())
+        assert not asyncio.run(has_failed())
     finally:
         gc.enable()
 

@@ -69,7 +69,7 @@ EDITOR = Draft202012Validator(settings_schema(TRIAL))
 
 
 def underlined(text, editor=EDITOR):
-    """Where an editor would underline a text, and what it would say."""
+    """Returns where an editor would underline a text, with its messages."""
     found = sorted(editor.iter_errors(parse(text).value), key=lambda error: list(map(str, error.path)))
     return [(".".join(map(str, error.path)), error.message) for error in found]
 

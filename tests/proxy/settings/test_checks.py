@@ -37,7 +37,7 @@ PLANNED = {
 
 
 @pytest.fixture
-def told(tmp_path):
+def warnings_for(tmp_path):
     """The warnings for a text, as ``line: path: message``."""
 
     def read(text):
@@ -49,8 +49,8 @@ def told(tmp_path):
     return read
 
 
-def test_a_sound_file_has_no_warnings(told):
-    assert told(SOUND) == []
+def test_a_sound_file_has_no_warnings(warnings_for):
+    assert warnings_for(SOUND) == []
 
 
 def test_a_file_with_faults_has_no_warnings_as_well(tmp_path):
@@ -105,8 +105,8 @@ def upstream(options):
         ),
     ],
 )
-def test_an_upstream_that_cannot_be_meant_so_is_told(told, options, said):
-    found = told(upstream(options))
+def test_an_upstream_that_cannot_be_meant_so_is_told(warnings_for, options, said):
+    found = warnings_for(upstream(options))
     assert len(found) == 1
     assert found[0].startswith(f"2: upstreams.main.{said}")
 
@@ -130,38 +130,38 @@ def test_an_upstream_that_cannot_be_meant_so_is_told(told, options, said):
         "base_url: 'https://r.openai.azure.com/openai/v1/', api_key: sk, accepts: azure",
     ],
 )
-def test_an_upstream_that_can_be_meant_so_is_not(told, options):
-    assert told(upstream(options)) == []
+def test_an_upstream_that_can_be_meant_so_is_not(warnings_for, options):
+    assert warnings_for(upstream(options)) == []
 
 
-def test_what_helps_recall_may_be_at_the_root_of_a_host(told):
+def test_what_helps_recall_may_be_at_the_root_of_a_host(warnings_for):
     text = """\
 memory: {sessions: 'sqlite:a.db', recall: {rerank: {upstream: order}}}
 upstreams: {main: {base_url: 'practice:'}, order: {base_url: 'http://127.0.0.1:8001'}}
 pipelines: {default: {upstreams: [main]}}
 """
-    assert told(text) == []
-    asked = told(text.replace("recall:", "summaries: {upstream: order}, recall:"))
+    assert warnings_for(text) == []
+    asked = warnings_for(text.replace("recall:", "summaries: {upstream: order}, recall:"))
     assert [said for said in asked if "base_url: warning: this address has no path" in said] != []
 
 
-def test_an_upstream_that_nobody_uses_is_told(told):
+def test_an_upstream_that_nobody_uses_is_told(warnings_for):
     text = SOUND.replace("pipelines:\n", "  spare: {base_url: 'practice:'}\npipelines:\n")
-    assert told(text) == [
+    assert warnings_for(text) == [
         "3: upstreams.spare: warning: no pipeline uses this upstream; name it in one, or take it out"
     ]
 
 
-def test_an_upstream_that_is_named_twice_is_told(told):
-    (found,) = told(SOUND.replace("[main]", "[main, main]"))
+def test_an_upstream_that_is_named_twice_is_told(warnings_for):
+    (found,) = warnings_for(SOUND.replace("[main]", "[main, main]"))
     assert found.startswith("5: pipelines.default.upstreams.2: warning: this upstream is listed twice")
 
 
-def test_a_hedge_needs_an_upstream_more_and_the_same_will_do(told):
+def test_a_hedge_needs_an_upstream_more_and_the_same_will_do(warnings_for):
     hedged = SOUND.replace("    upstreams:", "    hedge: 800ms\n    upstreams:")
-    (found,) = told(hedged)
+    (found,) = warnings_for(hedged)
     assert found.startswith("5: pipelines.default.hedge: warning: there is no second upstream;")
-    assert told(hedged.replace("[main]", "[main, main]")) == []
+    assert warnings_for(hedged.replace("[main]", "[main, main]")) == []
 
 
 def steps(*written):
@@ -170,12 +170,12 @@ def steps(*written):
     return head + "".join(f"      - {step}\n" for step in written) + "memory: {sessions: 'sqlite:a.db'}\n"
 
 
-def test_the_same_step_twice_is_told_once(told):
+def test_the_same_step_twice_is_told_once(warnings_for):
     drop = "drop_messages: {sources: [silence]}"
-    assert told(steps(drop, drop)) == [
+    assert warnings_for(steps(drop, drop)) == [
         "7: pipelines.default.request.2: warning: duplicate step with the same options; keep one"
     ]
-    assert told(steps(drop, "drop_messages: {sources: [llm_failure]}")) == []
+    assert warnings_for(steps(drop, "drop_messages: {sources: [llm_failure]}")) == []
 
 
 GONE = "an earlier step drops every message that this works on"
@@ -199,8 +199,8 @@ GONE = "an earlier step drops every message that this works on"
         ),
     ],
 )
-def test_a_step_that_finds_nothing_left_is_told(told, written):
-    (found,) = told(steps(*written))
+def test_a_step_that_finds_nothing_left_is_told(warnings_for, written):
+    (found,) = warnings_for(steps(*written))
     assert found.startswith(f"{5 + len(written)}: ")
     assert GONE in found
 
@@ -217,25 +217,28 @@ def test_a_step_that_finds_nothing_left_is_told(told, written):
         ("drop_messages: {roles: [user]}", "user_context"),
     ],
 )
-def test_a_step_that_finds_something_left_is_not(told, written):
-    assert told(steps(*written)) == []
+def test_a_step_that_finds_something_left_is_not(warnings_for, written):
+    assert warnings_for(steps(*written)) == []
 
 
-def test_a_step_whose_options_leave_it_nothing_to_do_is_told(told):
-    (found,) = told(steps("restore_interrupted: {show: heard}"))
+def test_a_step_whose_options_leave_it_nothing_to_do_is_told(warnings_for):
+    (found,) = warnings_for(steps("restore_interrupted: {show: heard}"))
     assert "6: pipelines.default.request.1: warning: with 'show: heard' this changes nothing" in found
-    assert told(steps("restore_interrupted")) == []
+    assert warnings_for(steps("restore_interrupted")) == []
 
 
-def test_repair_history_takes_null_fields_out_whatever_its_options_are(told):
-    assert told(steps("repair_history: {tools: false, empty: false, repeated: false, control: []}")) == []
+def test_repair_history_takes_null_fields_out_whatever_its_options_are(warnings_for):
+    assert (
+        warnings_for(steps("repair_history: {tools: false, empty: false, repeated: false, control: []}"))
+        == []
+    )
 
 
-def test_a_step_that_switches_off_some_of_what_it_does_is_not_told(told):
+def test_a_step_that_switches_off_some_of_what_it_does_is_not_told(warnings_for):
     for kept in ("tools", "empty", "repeated"):
         off = ", ".join(f"{name}: false" for name in ("tools", "empty", "repeated") if name != kept)
-        assert told(steps(f"repair_history: {{{off}, control: []}}")) == []
-    assert told(steps("repair_history: {tools: false, empty: false, repeated: false}")) == []
+        assert warnings_for(steps(f"repair_history: {{{off}, control: []}}")) == []
+    assert warnings_for(steps("repair_history: {tools: false, empty: false, repeated: false}")) == []
 
 
 HERE = set(FilterRegistry().names(RequestFilter))
@@ -259,12 +262,12 @@ OPTIONS |= {name: f"{name}: {{roles: [user, assistant]}}" for name in ("timestam
         ("unanswered: drop", "stub: Nothing.", "unanswered"),
     ],
 )
-def test_two_steps_that_close_calls_otherwise_are_named(told, repair: str, restore: str, option: str):
+def test_two_steps_that_close_calls_otherwise_are_named(warnings_for, repair: str, restore: str, option: str):
     given = [
         f"{name}: {{{options}}}"
         for name, options in (("repair_history", repair), ("restore_history", restore))
     ]
-    (said,) = [line for line in told(steps(*given)) if "repair_history" in line]
+    (said,) = [line for line in warnings_for(steps(*given)) if "repair_history" in line]
     assert f"give this the same '{option}' as repair_history" in said
     assert "request.2" in said
 
@@ -279,32 +282,32 @@ def test_two_steps_that_close_calls_otherwise_are_named(told, repair: str, resto
         ("tools: false, unanswered: drop", ""),
     ],
 )
-def test_two_steps_that_close_calls_alike_are_not(told, repair: str, restore: str):
+def test_two_steps_that_close_calls_alike_are_not(warnings_for, repair: str, restore: str):
     given = [
         f"{name}: {{{options}}}"
         for name, options in (("repair_history", repair), ("restore_history", restore))
     ]
-    assert [line for line in told(steps(*given)) if "the same" in line] == []
+    assert [line for line in warnings_for(steps(*given)) if "the same" in line] == []
 
 
 orders_here = [rule for rule in checks.ORDERS if {rule.first, rule.then} <= HERE]
 
 
 @pytest.mark.parametrize("rule", orders_here, ids=lambda rule: f"{rule.first}-{rule.then}")
-def test_an_order_that_defeats_a_filter_is_told(told, rule):
+def test_an_order_that_defeats_a_filter_is_told(warnings_for, rule):
     first, then = (OPTIONS.get(name, name) for name in (rule.first, rule.then))
-    found, fine = told(steps(then, first)), told(steps(first, then))
+    found, fine = warnings_for(steps(then, first)), warnings_for(steps(first, then))
     assert found == [f"6: pipelines.default.request.1: warning: put this after {rule.first}: {rule.why}"]
     assert fine == []
 
 
-def test_prefixes_of_the_user_alone_do_not_hide_answers(told):
-    assert told(steps("timestamp_prefix", "user_context", "restore_interrupted")) == []
-    assert told(steps("restore_interrupted: {show: both}", "repair_history")) != []
+def test_prefixes_of_the_user_alone_do_not_hide_answers(warnings_for):
+    assert warnings_for(steps("timestamp_prefix", "user_context", "restore_interrupted")) == []
+    assert warnings_for(steps("restore_interrupted: {show: both}", "repair_history")) != []
 
 
-def test_words_of_the_user_may_be_rewritten_before_answers_are_restored(told):
-    assert told(steps("rewrite: {replace: [{pattern: a, with: b}]}", "restore_interrupted")) == []
+def test_words_of_the_user_may_be_rewritten_before_answers_are_restored(warnings_for):
+    assert warnings_for(steps("rewrite: {replace: [{pattern: a, with: b}]}", "restore_interrupted")) == []
 
 
 class Named(RequestFilter):
@@ -362,14 +365,14 @@ def test_no_two_rules_contradict_one_another():
         (", answer: x, expect_answer: x", False),
     ],
 )
-def test_a_case_that_holds_whatever_comes_is_told(told, wants, is_told):
+def test_a_case_that_holds_whatever_comes_is_told(warnings_for, wants, is_told):
     case = f"    tests:\n      - {{name: a, messages: ['user: Hi']{wants}}}\nmemory:"
-    found = told(steps("repair_history").replace("memory:", case))
+    found = warnings_for(steps("repair_history").replace("memory:", case))
     said = "8: pipelines.default.tests.1: warning: this case can never fail; add what must hold"
     assert [line[: len(said)] for line in found] == [said] * is_told
 
 
-def test_no_warning_shows_a_secret(told):
+def test_no_warning_shows_a_secret(warnings_for):
     text = upstream("base_url: 'http://s3cret.example.com/v1', api_key: s3cret, headers: {X-Key: s3cret}")
-    assert told(text)
-    assert "s3cret" not in str(told(text))
+    assert warnings_for(text)
+    assert "s3cret" not in str(warnings_for(text))

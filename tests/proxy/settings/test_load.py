@@ -29,7 +29,7 @@ DEFAULT = "pipelines:\n  default:\n    upstreams: [main]\n"
 
 
 @pytest.fixture
-def told(tmp_path):
+def errors_for(tmp_path):
     """What is wrong with a text, as ``line: path: message``."""
 
     def read(text, environ=None):
@@ -87,8 +87,8 @@ def test_settings_show_no_secret(good):
 SOUND = UPSTREAM + PIPELINE
 
 
-def test_upstreams_and_pipelines_are_enough(told):
-    assert told(SOUND) == []
+def test_upstreams_and_pipelines_are_enough(errors_for):
+    assert errors_for(SOUND) == []
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ def test_upstreams_and_pipelines_are_enough(told):
         (SOUND + "listen: [\n", ["7: document: "]),
     ],
 )
-def test_each_fault_has_its_line_its_path_and_advice(told, text, said):
-    found = told(text)
+def test_each_fault_has_its_line_its_path_and_advice(errors_for, text, said):
+    found = errors_for(text)
     assert len(found) == len(said), found
     for one, beginning in zip(found, said, strict=True):
         assert one.startswith(beginning)
@@ -232,12 +232,12 @@ def test_a_place_of_an_agents_id_is_one_where_ids_stand(tmp_path):
     assert "this header is a secret" in fault.message
 
 
-def test_all_faults_are_told_at_once_in_the_order_of_lines(told):
+def test_all_faults_are_told_at_once_in_the_order_of_lines(errors_for):
     text = (
         SOUND.replace("[main]", "[mian]")
         + "keyz: x\nlisten: {port: '${NONE}', max_body: 1, host: 0.0.0.0}\nno: 1\n"
     )
-    paths = [fault.split(": ")[1] for fault in told(text)]
+    paths = [fault.split(": ")[1] for fault in errors_for(text)]
     assert paths[:2] == ["pipelines.default.upstreams.1", "keyz"]
     assert sorted(paths[2:-1]) == ["listen.host", "listen.max_body", "listen.port"]
     assert paths[-1] == "no"
@@ -252,12 +252,12 @@ def test_loading_raises_all_that_is_told(tmp_path):
     assert len(caught.value.message.splitlines()) == 2
 
 
-def test_with_keys_any_address_may_be_listened_on(told):
-    assert told(SOUND + "listen: {host: 0.0.0.0}\nkeys: '${K}'\n", {"K": "a:b"}) == []
+def test_with_keys_any_address_may_be_listened_on(errors_for):
+    assert errors_for(SOUND + "listen: {host: 0.0.0.0}\nkeys: '${K}'\n", {"K": "a:b"}) == []
 
 
-def test_keys_that_could_not_be_read_are_not_taken_for_none(told):
-    (fault,) = told(SOUND + "listen: {host: 0.0.0.0}\nkeys: '${K}'\n")
+def test_keys_that_could_not_be_read_are_not_taken_for_none(errors_for):
+    (fault,) = errors_for(SOUND + "listen: {host: 0.0.0.0}\nkeys: '${K}'\n")
     assert fault.startswith("8: keys: the environment has no K")
 
 
@@ -295,10 +295,10 @@ def test_keys_that_could_not_be_read_are_not_taken_for_none(told):
         "api_key: @s3cr",
     ],
 )
-def test_no_message_shows_a_secret_wherever_it_was_put(told, wrong):
+def test_no_message_shows_a_secret_wherever_it_was_put(errors_for, wrong):
     parts = {"upstreams:": UPSTREAM, "pipelines:": PIPELINE}
     text = "".join(part for key, part in parts.items() if not wrong.startswith(key)) + wrong
-    found = told(text, {"S": SECRET})
+    found = errors_for(text, {"S": SECRET})
     assert found
     assert not [fault for fault in found if "s3cr" in fault]
 
@@ -349,11 +349,11 @@ def _check_any(tmp_path_factory, data):
         assert "s3cret" not in str(fault)
 
 
-def test_notices_that_name_nobody_are_told_at_the_key_that_would(told):
-    assert told(NOTICES) == []
-    assert told(NOTICES, {"AGORA_WEBHOOK_SECRET": "s"}) == [f"5: {WHOSE}"]
-    assert told(NOTICES + "    tenant: carl\n", {"AGORA_WEBHOOK_SECRET": "s"}) == [f"7: {WHOSE}"]
-    assert told(NOTICES + "    tenant: bob\n", {"AGORA_WEBHOOK_SECRET": "s"}) == []
+def test_notices_that_name_nobody_are_told_at_the_key_that_would(errors_for):
+    assert errors_for(NOTICES) == []
+    assert errors_for(NOTICES, {"AGORA_WEBHOOK_SECRET": "s"}) == [f"5: {WHOSE}"]
+    assert errors_for(NOTICES + "    tenant: carl\n", {"AGORA_WEBHOOK_SECRET": "s"}) == [f"7: {WHOSE}"]
+    assert errors_for(NOTICES + "    tenant: bob\n", {"AGORA_WEBHOOK_SECRET": "s"}) == []
 
 
 @pytest.mark.parametrize(

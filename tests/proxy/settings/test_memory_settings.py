@@ -16,7 +16,7 @@ CONFIG = UPSTREAM + "pipelines: {default: {upstreams: [main]}}\nmemory:\n  sessi
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Told:
+def problems_for(tmp_path: Path) -> Told:
     """Faults and warnings for a window, as ``line: path: message``."""
 
     def read(window: str) -> list[str]:
@@ -37,8 +37,8 @@ def told(tmp_path: Path) -> Told:
         "keep_messages: 5, max_messages: 5",
     ],
 )
-def test_nothing_could_be_cut_where_as_much_is_kept_as_may_be_there(told: Told, window: str):
-    (fault,) = told(window)
+def test_nothing_could_be_cut_where_as_much_is_kept_as_may_be_there(problems_for: Told, window: str):
+    (fault,) = problems_for(window)
     assert fault.startswith("5: memory.window.keep_messages: expected less than 'max_messages'")
 
 
@@ -54,16 +54,16 @@ def test_nothing_could_be_cut_where_as_much_is_kept_as_may_be_there(told: Told, 
         ("ttl: 1h", False),
     ],
 )
-def test_a_small_step_is_warned_of(told: Told, window: str, warned: bool):
-    found = told(window)
+def test_a_small_step_is_warned_of(problems_for: Told, window: str, warned: bool):
+    found = problems_for(window)
     assert len(found) == warned
     if warned:
         assert found[0].startswith("5: memory.window.keep_messages: warning: ")
         assert "at most two thirds" in found[0]
 
 
-def test_a_number_that_is_none_is_the_only_fault(told: Told):
-    assert told("max_messages: 1, keep_messages: 20") == [
+def test_a_number_that_is_none_is_the_only_fault(problems_for: Told):
+    assert problems_for("max_messages: 1, keep_messages: 20") == [
         "5: memory.window.max_messages: expected a number of at least 2, got 1"
     ]
 

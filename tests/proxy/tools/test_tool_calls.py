@@ -77,7 +77,7 @@ def tools_of(shelf, person=ANN, likeness=None, promises=None):
     return MemoryTools(person, UserFacts(shelf), finder, pending_changes=promises, at=time.time())
 
 
-async def told(name, arguments, shelf=None, person=ANN):
+async def tool_result(name, arguments, shelf=None, person=ANN):
     shelf = shelf or Shelf()
     until = asyncio.get_running_loop().time() + 5
     tools = tools_of(shelf, person)
@@ -113,35 +113,37 @@ DEEP = '{"text": "Ann is tall.", "query": "Ann", "id": "1", "more": ' + "[" * 50
 )
 async def test_arguments_that_cannot_be_used_are_told_so(name, arguments):
     shelf = Shelf()
-    assert "cannot be used" in (await told(name, arguments, shelf))["error"]
+    assert "cannot be used" in (await tool_result(name, arguments, shelf))["error"]
     assert shelf.kept == []
 
 
 @pytest.mark.parametrize("name", TOOLS)
 async def test_memory_that_fails_is_told_so(name):
     arguments = '{"text": "Ann is tall.", "query": "Ann", "id": "1"}'
-    assert "does not answer" in (await told(name, arguments, Dead()))["error"]
+    assert "does not answer" in (await tool_result(name, arguments, Dead()))["error"]
 
 
 async def test_what_is_stored_can_be_forgotten_and_of_nobody_nothing_is_kept():
     shelf = Shelf()
-    stored = await told("memory_store", '{"text": "Ann is tall."}', shelf)
+    stored = await tool_result("memory_store", '{"text": "Ann is tall."}', shelf)
     assert [(fact.id, fact.text, fact.expires) for fact in shelf.kept] == [
         (stored["id"], "Ann is tall.", None)
     ]
     forget = json.dumps({"id": stored["id"]})
-    assert await told("memory_forget", forget, shelf) == {"forgotten": True}
-    assert await told("memory_forget", forget, shelf) == {"forgotten": False}
-    nobody = await told("memory_store", '{"text": "Ann is tall."}', shelf, Owner("default"))
+    assert await tool_result("memory_forget", forget, shelf) == {"forgotten": True}
+    assert await tool_result("memory_forget", forget, shelf) == {"forgotten": False}
+    nobody = await tool_result("memory_store", '{"text": "Ann is tall."}', shelf, Owner("default"))
     assert "error" in nobody
     assert shelf.kept == []
 
 
 async def test_what_is_to_be_replaced_and_is_not_known_is_told_so():
     shelf = Shelf()
-    stored = await told("memory_store", '{"text": "Ann is tall.", "replaces": "Ann is small."}', shelf)
+    stored = await tool_result("memory_store", '{"text": "Ann is tall.", "replaces": "Ann is small."}', shelf)
     assert stored["stored"] is True and stored["replaced"] is False
-    again = await told("memory_store", f'{{"text": "Ann is tall.", "replaces": "{stored["id"]}"}}', shelf)
+    again = await tool_result(
+        "memory_store", f'{{"text": "Ann is tall.", "replaces": "{stored["id"]}"}}', shelf
+    )
     assert again["id"] == stored["id"] and "replaced" not in again
 
 
@@ -177,9 +179,9 @@ async def carried_on(dialogue):
 def test_all_calls_of_a_round_together_wait_two_seconds_for_memory():
     dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}, {}), tools_of(Hanging()), 4))
     assert 1.9 < run(carried_on(dialogue)) < 3.5
-    _, *told = dialogue.messages
-    assert len(told) == 6
-    assert all("does not answer" in each.content for each in told)
+    _, *results = dialogue.messages
+    assert len(results) == 6
+    assert all("does not answer" in each.content for each in results)
 
 
 class Many(Round):
@@ -195,9 +197,9 @@ async def test_of_a_turn_no_more_is_told_to_be_stored_than_a_server_that_ends_ha
     dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}, {}), tools, 4))
     for _ in range(2):
         await dialogue.run_calls(Many())
-    told = [json.loads(each.content) for each in dialogue.messages if each.role == "tool"]
-    assert ["stored" in each for each in told] == [True] * 20 + [False] * 4
-    assert "20 calls" in told[-1]["error"]
+    results = [json.loads(each.content) for each in dialogue.messages if each.role == "tool"]
+    assert ["stored" in each for each in results] == [True] * 20 + [False] * 4
+    assert "20 calls" in results[-1]["error"]
     tools.commit()
     await promises.drain()
     assert len(shelf.kept) == 12

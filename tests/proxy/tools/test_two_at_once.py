@@ -49,7 +49,7 @@ class Race:
         return Rounds(Answer(first), again, self.dialogue, 0, DUE)
 
 
-async def said(rounds):
+async def transcript_of(rounds):
     seen = b""
     while data := await rounds.read():
         seen += data
@@ -69,9 +69,9 @@ async def test_what_is_being_carried_out_for_one_is_waited_for_by_the_other():
         race.runner(calling("memory_recall"), "One."),
         race.runner(calling("memory_store"), "Two."),
     )
-    ahead = asyncio.create_task(said(first))
+    ahead = asyncio.create_task(transcript_of(first))
     await race.kit.asked.wait()
-    behind = asyncio.create_task(said(second))
+    behind = asyncio.create_task(transcript_of(second))
     for _ in range(10):
         await asyncio.sleep(0)
     assert not behind.done() and not race.again
@@ -85,15 +85,15 @@ async def test_what_is_being_carried_out_for_one_is_waited_for_by_the_other():
 async def test_words_that_know_nothing_of_it_are_not_said():
     race = Race(Kit())
     first, second = race.runner(calling("memory_recall"), "One."), race.runner(stream_of("What?"), "Two.")
-    assert (await said(first)).text == "One."
-    assert (await said(second)).text == "Two."
+    assert (await transcript_of(first)).text == "One."
+    assert (await transcript_of(second)).text == "Two."
 
 
 async def test_beside_the_clients_own_calls_one_carries_out():
     race = Race(Kit())
     both = calling("memory_store", "weather")
     first, second = race.runner(both), race.runner(both, "Two.")
-    [call] = (await said(first)).tool_calls
+    [call] = (await transcript_of(first)).tool_calls
     assert call["function"]["name"] == "weather"
     await assert_silent(second)
     assert [name for name, _ in race.kit.done] == ["memory_store"]
@@ -107,13 +107,13 @@ async def test_once_one_is_the_clients_the_other_carries_nothing_out():
     race.dialogue.assign_to(first)
     await assert_silent(second)
     assert (race.kit.done, race.again) == ([], [])
-    assert (await said(first)).text == "One."
+    assert (await transcript_of(first)).text == "One."
 
 
 async def test_whoever_is_the_clients_goes_on_whatever_the_other_has_done():
     race = Race(Kit())
     first, second = race.runner(stream_of("One.")), race.runner(calling("memory_store"), "Two.")
-    await said(second)
+    await transcript_of(second)
     race.dialogue.assign_to(first)
-    assert (await said(first)).text == "One."
+    assert (await transcript_of(first)).text == "One."
     assert len(race.again) == 1

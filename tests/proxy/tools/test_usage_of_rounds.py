@@ -29,13 +29,13 @@ def call_of(*names):
 
 
 def deltas(*names, words):
-    """What a round says, and what it calls behind it."""
+    """Returns the words of a round, and the tool calls after them."""
     said = [{"role": "assistant", "content": ""}, *({"content": word} for word in words)]
     return [*said, *({"tool_calls": [call]} for call in call_of(*names))]
 
 
 def in_every_chunk(prompt, *names, words=()):
-    """A round as those stream it who tell in each chunk what it took so far."""
+    """A round of an upstream that sends its usage so far in each chunk."""
     given = deltas(*names, words=words)
     parts = [
         event(choices=[{"index": 0, "delta": each, "finish_reason": None}], usage=counts(prompt, place))
@@ -46,7 +46,7 @@ def in_every_chunk(prompt, *names, words=()):
 
 
 def at_the_start(prompt, *names, words=()):
-    """A round as those stream it who tell at once what it will take."""
+    """A round of an upstream that sends its usage at the start."""
     first = event(choices=[], usage=counts(prompt, len(deltas(*names, words=words))))
     rest = b"".join(delta(**each) for each in deltas(*names, words=words))
     return first + rest + delta(finish="tool_calls" if names else "stop") + DONE

@@ -24,7 +24,7 @@ def test_nothing_that_a_terminal_would_act_on_comes_through(text):
 
 
 def explained(tmp_path, *, remembers=False, timed=False):
-    """What is told of a call, as text."""
+    """Returns the explanation of a call, as text."""
     path = tmp_path / "explained.yaml"
     path.write_text(CONFIG)
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}]}).encode()

@@ -181,9 +181,9 @@ def test_an_answer_whose_last_bytes_are_on_their_way_is_left_alone(whole: bool):
 def test_another_processes_turn_is_newer_whatever_the_clock_was_set_to(
     monkeypatch: pytest.MonkeyPatch, step: float
 ):
-    told: list[float] = []
+    times: list[float] = []
     elsewhere, here, real = ActiveTurns(), ActiveTurns(), time.time
-    elsewhere.publish = lambda _line, turn: told.append(turn.entered_at)
+    elsewhere.publish = lambda _line, turn: times.append(turn.entered_at)
 
     async def scene() -> None:
         client = ReadingClient()
@@ -191,7 +191,7 @@ def test_another_processes_turn_is_newer_whatever_the_clock_was_set_to(
         monkeypatch.setattr(time, "time", lambda: real() + step)
         await overtake(elsewhere)
         await asyncio.sleep(0)
-        here.cancel_superseded(KEY, told[0], lambda: claim_of(asking("Tell me")))
+        here.cancel_superseded(KEY, times[0], lambda: claim_of(asking("Tell me")))
         await older
         assert client.outcome == "superseded"
 
@@ -235,7 +235,7 @@ class Host:
         if other is self:
             self.turns.set_order(KEY, self.id, self.at)
         else:
-            self.turns.contend(KEY, Rival(other.id, other.at, told(other.claim)))
+            self.turns.contend(KEY, Rival(other.id, other.at, sent_on_the_bus(other.claim)))
 
 
 async def superseded(hosts: tuple[Host, Host], heard: list[tuple[int, int]]) -> list[bool]:
@@ -275,26 +275,26 @@ def asked(talk):
     return claim_of(call_of({"messages": talk}))
 
 
-def told(whole):
+def sent_on_the_bus(whole):
     """What arrives of it."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(whole.condensed()), type=TurnClaim)
 
 
-def said(text):
+def user_message(text):
     return {"role": "user", "content": text}
 
 
 @given(talk=talks, newest=messages, other=talks)
-@example(talk=[], newest=said("Tell me"), other=[said("Tell")])
-@example(talk=[said("Hi")], newest=said("Tell me"), other=[said("Tell")])
+@example(talk=[], newest=user_message("Tell me"), other=[user_message("Tell")])
+@example(talk=[user_message("Hi")], newest=user_message("Tell me"), other=[user_message("Tell")])
 def test_told_short_it_compares_as_the_whole(talk, newest, other):
     newer, older = asked([*talk, newest]), asked([*talk, *other])
-    assert supersedes(told(newer), older) == supersedes(newer, older)
+    assert supersedes(sent_on_the_bus(newer), older) == supersedes(newer, older)
 
 
 @pytest.mark.parametrize(("apart", "is_ordered_by_words"), [(0.2, True), (0.3, False)])
 def test_what_a_stalled_server_reads_in_the_wrong_order_is_ordered_by_its_words(apart, is_ordered_by_words):
-    longer, shorter = (asked([said(text) | {"turn_id": 1}]) for text in ("Tell me", "Tell"))
+    longer, shorter = (asked([user_message(text) | {"turn_id": 1}]) for text in ("Tell me", "Tell"))
     assert is_newer(longer, (0.0,), shorter, (apart,)) == is_ordered_by_words
     assert is_newer(shorter, (apart,), longer, (0.0,)) != is_ordered_by_words
 
@@ -310,7 +310,11 @@ ORDERS = st.permutations([(0, 0), (0, 1), (1, 0), (1, 1)])
     heard=ORDERS,
 )
 @example(
-    talk=[], newest=said("Tell me"), other=said("Tell"), apart=0.0, heard=[(0, 1), (1, 0), (0, 0), (1, 1)]
+    talk=[],
+    newest=user_message("Tell me"),
+    other=user_message("Tell"),
+    apart=0.0,
+    heard=[(0, 1), (1, 0), (0, 0), (1, 1)],
 )
 def test_two_hosts_agree_which_turn_is_newer_whatever_they_hear_of_first(talk, newest, other, apart, heard):
     one, two = asked([*talk, newest]), asked([*talk, other])
@@ -327,7 +331,7 @@ def test_two_hosts_agree_which_turn_is_newer_whatever_they_hear_of_first(talk, n
 @given(talk=talks, other=talks)
 def test_told_short_it_supersedes_no_more_than_the_whole(talk, other):
     newer, older = asked(talk), asked(other)
-    assert supersedes(told(newer), older) <= supersedes(newer, older)
+    assert supersedes(sent_on_the_bus(newer), older) <= supersedes(newer, older)
 
 
 def test_told_short_it_is_short():
@@ -343,15 +347,15 @@ def test_told_short_it_is_short():
     ],
 )
 def test_another_speaker_supersedes_nobody(marks):
-    ann, bob = ({**said("Tell me"), **marks[who]} for who in ("ann", "bob"))
-    older = [{**said("Tell"), **marks["ann"]}]
+    ann, bob = ({**user_message("Tell me"), **marks[who]} for who in ("ann", "bob"))
+    older = [{**user_message("Tell"), **marks["ann"]}]
     assert supersedes(asked([ann]), asked(older))
     assert not supersedes(asked([bob]), asked(older))
 
 
 def test_what_nobody_says_in_one_breath_supersedes_nothing():
-    assert supersedes(asked([said(LONG)]), asked([said(LONG[:-9])]))
-    assert not supersedes(asked([said(LONG + "me")]), asked([said(LONG)]))
+    assert supersedes(asked([user_message(LONG)]), asked([user_message(LONG[:-9])]))
+    assert not supersedes(asked([user_message(LONG + "me")]), asked([user_message(LONG)]))
 
 
 @pytest.mark.parametrize("raw", [str(2**62 + 1), "1" * 4000, "-1" + "0" * 40, "true", '"7"', "7.0"])
@@ -364,7 +368,7 @@ def test_of_two_of_one_number_that_are_read_at_once_the_one_with_more_words_is_n
     """A server that was held up may read them in another order than they were sent in."""
 
     def ask(text: str) -> TurnClaim:
-        return claim_of(call_of({"messages": [said(text)], "turn_id": 7}))
+        return claim_of(call_of({"messages": [user_message(text)], "turn_id": 7}))
 
     async def scene() -> None:
         turns, ended = ActiveTurns(), list[str]()

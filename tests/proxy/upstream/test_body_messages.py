@@ -44,12 +44,12 @@ def test_what_is_arranged_alike_is_tried_once(name, like):
     assert [getattr(one, rule) for rule in rules] == [getattr(other, rule) for rule in rules]
 
 
-def said(*lines: str) -> list[Message]:
+def messages_from(*lines: str) -> list[Message]:
     """Messages written ``role: content``; ``call`` and ``tool`` are a tool call and its result."""
-    return [_said(*line.split(": ", 1)) for line in lines]
+    return [_message_from(*line.split(": ", 1)) for line in lines]
 
 
-def _said(role: str, content: str = "") -> Message:
+def _message_from(role: str, content: str = "") -> Message:
     if role == "call":
         return Message(role="assistant", content=content, tool_calls=CALL)
     if role == "tool":
@@ -61,7 +61,9 @@ def kind(name: str) -> Provider:
     return PROVIDERS[name]
 
 
-LATE = said("system: Be kind.", "system: Be brief.", "user: Hi", "system: (cut short)", "user: Well?")
+LATE = messages_from(
+    "system: Be kind.", "system: Be brief.", "user: Hi", "system: (cut short)", "user: Well?"
+)
 
 
 @pytest.mark.parametrize("name", ["openai", "azure", "any", "groq"])
@@ -71,8 +73,8 @@ def test_where_system_messages_may_stand_anywhere_nothing_moves(name):
 
 @pytest.mark.parametrize("name", ["mistral", "gemini", "vllm", "anthropic"])
 def test_a_late_system_message_keeps_its_place_as_a_marked_user_message(name):
-    arranged_late = arrange(kind(name), said("system: A", "user: B", "assistant: C", "system: D"))
-    assert arranged_late == said("system: A", "user: B", "assistant: C", "user: [system] D")
+    arranged_late = arrange(kind(name), messages_from("system: A", "user: B", "assistant: C", "system: D"))
+    assert arranged_late == messages_from("system: A", "user: B", "assistant: C", "user: [system] D")
 
 
 @pytest.mark.parametrize("name", ["mistral", "anthropic"])
@@ -94,26 +96,30 @@ def test_content_parts_are_put_behind_each_other():
 def test_a_marked_message_says_so_in_its_first_text_part():
     picture = {"type": "image_url", "image_url": {"url": "u"}}
     late = Message(role="system", content=[picture, {"type": "text", "text": "A"}], name="rules")
-    assert arrange(kind("mistral"), [*said("user: Hi"), late])[1] == Message(
+    assert arrange(kind("mistral"), [*messages_from("user: Hi"), late])[1] == Message(
         role="user", content=[picture, {"type": "text", "text": "[system] A"}]
     )
 
 
 @pytest.mark.parametrize("name", ["groq", "mistral", "gemini", "anthropic", "vllm"])
 def test_a_developer_speaks_as_the_system_where_the_role_is_unknown(name):
-    assert arrange(kind(name), said("developer: A", "user: B")) == said("system: A", "user: B")
+    assert arrange(kind(name), messages_from("developer: A", "user: B")) == messages_from(
+        "system: A", "user: B"
+    )
 
 
 @pytest.mark.parametrize("name", ["openai", "azure", "any"])
 def test_a_developer_stays_one_where_the_role_is_known(name):
-    assert arrange(kind(name), said("developer: A", "user: B")) == said("developer: A", "user: B")
+    assert arrange(kind(name), messages_from("developer: A", "user: B")) == messages_from(
+        "developer: A", "user: B"
+    )
 
 
 @pytest.mark.parametrize("name", ["anthropic", "vllm"])
 class TestTakingTurns:
     def test_joins_what_one_speaker_said_in_a_row(self, name):
-        messages = said("user: A", "user: B", "assistant: C", "assistant: D", "user: E")
-        assert arrange(kind(name), messages) == said("user: A\nB", "assistant: C\nD", "user: E")
+        messages = messages_from("user: A", "user: B", "assistant: C", "assistant: D", "user: E")
+        assert arrange(kind(name), messages) == messages_from("user: A\nB", "assistant: C\nD", "user: E")
 
     def test_joins_a_late_system_message_with_the_user_s(self, name):
         assert arrange(kind(name), LATE)[-1] == Message(
@@ -121,15 +127,19 @@ class TestTakingTurns:
         )
 
     def test_leaves_no_break_for_what_says_nothing(self, name):
-        assert arrange(kind(name), said("user: A", "user: ", "user: B")) == said("user: A\nB")
+        assert arrange(kind(name), messages_from("user: A", "user: ", "user: B")) == messages_from(
+            "user: A\nB"
+        )
 
     def test_lets_the_user_begin(self, name):
-        messages = said("system: A", "assistant: Hello!", "user: B")
-        expected = said("system: A", f"user: {SILENCE}", "assistant: Hello!", "user: B")
+        messages = messages_from("system: A", "assistant: Hello!", "user: B")
+        expected = messages_from("system: A", f"user: {SILENCE}", "assistant: Hello!", "user: B")
         assert arrange(kind(name), messages) == expected
 
     def test_joins_nothing_with_a_tool_call(self, name):
-        messages = said("user: A", "assistant: B", "call: C", "tool: D", "call: E", "tool: F", "assistant: G")
+        messages = messages_from(
+            "user: A", "assistant: B", "call: C", "tool: D", "call: E", "tool: F", "assistant: G"
+        )
         assert arrange(kind(name), messages)[: len(messages)] == messages
 
     def test_keeps_unknown_fields_of_both(self, name):
@@ -140,27 +150,27 @@ class TestTakingTurns:
 @pytest.mark.parametrize("name", ["mistral", "gemini", "anthropic"])
 class TestTheEnd:
     def test_belongs_to_the_user(self, name):
-        messages = said("user: A", "assistant: Are you still there?")
-        assert arrange(kind(name), messages) == [*messages, *said(f"user: {SILENCE}")]
+        messages = messages_from("user: A", "assistant: Are you still there?")
+        assert arrange(kind(name), messages) == [*messages, *messages_from(f"user: {SILENCE}")]
 
     def test_belongs_to_the_user_when_only_the_system_spoke(self, name):
-        assert arrange(kind(name), said("system: A"))[-1] == Message(role="user", content=SILENCE)
+        assert arrange(kind(name), messages_from("system: A"))[-1] == Message(role="user", content=SILENCE)
 
     @pytest.mark.parametrize(
         "lines", [["user: A"], ["user: A", "call: B", "tool: C"], ["user: A", "call: B"]]
     )
     def test_stays_as_it_is_otherwise(self, name, lines):
-        assert arrange(kind(name), said(*lines)) == said(*lines)
+        assert arrange(kind(name), messages_from(*lines)) == messages_from(*lines)
 
 
 def test_the_beginning_of_an_answer_may_end_a_request_to_mistral():
     begun = Message(role="assistant", content="Once", others={"prefix": True})
-    assert arrange(kind("mistral"), [*said("user: A"), begun])[-1] == begun
+    assert arrange(kind("mistral"), [*messages_from("user: A"), begun])[-1] == begun
 
 
 def test_mistral_hears_an_answer_between_a_tool_and_the_user():
-    messages = said("user: A", "call: ", "tool: B", "user: C")
-    expected = said("user: A", "call: ", "tool: B", f"assistant: {SILENCE}", "user: C")
+    messages = messages_from("user: A", "call: ", "tool: B", "user: C")
+    expected = messages_from("user: A", "call: ", "tool: B", f"assistant: {SILENCE}", "user: C")
     assert arrange(kind("mistral"), messages) == expected
 
 
@@ -224,8 +234,8 @@ def test_all_others_get_them_as_they_came(kind):
 def test_an_id_that_is_none_is_no_fault_of_ours(messages, odd):
     call = {"id": odd, "type": "function", "function": {"name": "f", "arguments": "{}"}}
     given = [[call], [{}], [], None]
-    said = [{"role": "assistant", "content": "Hi", "tool_calls": calls} for calls in given]
-    sent = composed("mistral", [*messages, *said])
+    with_calls = [{"role": "assistant", "content": "Hi", "tool_calls": calls} for calls in given]
+    sent = composed("mistral", [*messages, *with_calls])
     assert [message["tool_calls"] for message in sent if message.get("content") == "Hi"][-4:] == given
 
 

@@ -81,7 +81,7 @@ def completed(**request):
     return ChatCompletion.model_validate_json(b"".join(pieces))
 
 
-def told(messages, **request):
+def answer_to(messages, **request):
     return completed(messages=messages, **request).choices[0].message.content
 
 
@@ -141,7 +141,9 @@ def test_as_many_choices_come_as_asked_up_to_eight(n, choices):
 
 
 def test_it_tells_what_it_was_shown():
-    lines = told([*HELLO, {"role": "assistant", "content": "Hello!"}, {"role": "user", "content": "Bye"}])
+    lines = answer_to(
+        [*HELLO, {"role": "assistant", "content": "Hello!"}, {"role": "user", "content": "Bye"}]
+    )
     assert lines.splitlines() == [
         "This is the practice model. I was shown 4 messages.",
         'system: "Be brief."',
@@ -153,28 +155,28 @@ def test_it_tells_what_it_was_shown():
 
 
 def test_a_speakers_name_is_told():
-    assert 'user Ann: "Hi"' in told([{"role": "user", "name": "Ann", "content": "Hi"}])
+    assert 'user Ann: "Hi"' in answer_to([{"role": "user", "name": "Ann", "content": "Hi"}])
 
 
 def test_a_long_message_is_cut_in_the_middle_between_words():
-    line = told([{"role": "user", "content": "begin " + "word " * 20_000 + "end"}]).splitlines()[1]
+    line = answer_to([{"role": "user", "content": "begin " + "word " * 20_000 + "end"}]).splitlines()[1]
     assert line.startswith('user: "begin word word')
     assert line.endswith('word word end"')
     assert "word … word" in line
 
 
 def test_a_long_word_is_cut_in_its_middle():
-    line = told([{"role": "user", "content": "x" * 100_000}]).splitlines()[1]
+    line = answer_to([{"role": "user", "content": "x" * 100_000}]).splitlines()[1]
     assert re.fullmatch('user: "x+ … x+"', line)
     assert len(line) < 450
 
 
 def test_of_many_messages_the_ends_are_told():
-    lines = told([{"role": "user", "content": f"number {i}"} for i in range(40)]).splitlines()
+    lines = answer_to([{"role": "user", "content": f"number {i}"} for i in range(40)]).splitlines()
     assert lines[0].endswith("40 messages.")
     assert lines[3:6] == ['user: "number 2"', "(28 more messages here)", 'user: "number 31"']
     assert lines[-2] == 'user: "number 39"'
-    assert "more" not in told([{"role": "user", "content": "x"}] * 12)
+    assert "more" not in answer_to([{"role": "user", "content": "x"}] * 12)
 
 
 def test_what_is_no_text_is_named():
@@ -186,9 +188,9 @@ def test_what_is_no_text_is_named():
         {"type": 7},
         "odd",
     ]
-    line = told([{"role": "user", "content": parts}]).splitlines()[1]
+    line = answer_to([{"role": "user", "content": parts}]).splitlines()[1]
     assert line == 'user: "Look: [image] [audio] [file] [something] [something]"'
-    assert "user: [nothing]" in told([{"role": "user", "content": None}])
+    assert "user: [nothing]" in answer_to([{"role": "user", "content": None}])
 
 
 def test_tools_and_tool_calls_are_named():
@@ -198,7 +200,7 @@ def test_tools_and_tool_calls_are_named():
         {"role": "assistant", "content": None, "tool_calls": calls},
         {"role": "tool", "tool_call_id": "1", "content": "sunny"},
     ]
-    text = told(messages, tools=tools)
+    text = answer_to(messages, tools=tools)
     assert "assistant: [calls weather]\n" in text
     assert 'tool: "sunny"' in text
     assert "I could call weather, memory_store." in text
@@ -267,7 +269,7 @@ def test_a_function_that_has_to_be_called_is_called_with_the_least_that_it_takes
 
 @pytest.mark.parametrize("choice", ["auto", "none", None, allowed("auto", "weather"), 7, {}])
 def test_where_no_call_is_required_none_is_made(choice):
-    assert "I could call time, weather" in told(HELLO, tools=TOOLS, tool_choice=choice)
+    assert "I could call time, weather" in answer_to(HELLO, tools=TOOLS, tool_choice=choice)
 
 
 def test_a_custom_tool_is_called_as_one():
@@ -318,14 +320,14 @@ def test_a_format_that_is_asked_for_is_kept(response_format, instance):
 
 
 def test_text_is_a_format_too():
-    assert told(HELLO, response_format={"type": "text"}) == told(HELLO)
+    assert answer_to(HELLO, response_format={"type": "text"}) == answer_to(HELLO)
 
 
 def test_fields_that_a_strict_model_refuses_are_told():
-    text = told([{"role": "user", "content": "Hi", "turn_id": 1, "metadata": {}}], interruptable=True)
+    text = answer_to([{"role": "user", "content": "Hi", "turn_id": 1, "metadata": {}}], interruptable=True)
     assert "refuse these fields of the request: interruptable." in text
     assert "refuse these fields of messages: metadata, turn_id." in text
-    assert "refuse" not in told(HELLO, temperature=0.5, tools=[], user="u", stream_options=None)
+    assert "refuse" not in answer_to(HELLO, temperature=0.5, tools=[], user="u", stream_options=None)
 
 
 def test_every_field_that_openai_knows_is_known():
@@ -336,7 +338,7 @@ def test_every_field_that_openai_knows_is_known():
 
 
 def test_what_a_terminal_would_act_on_is_not_repeated():
-    line = told([{"role": "user\x1b[2J", "content": "a\x1b[31mb\r\nc\x00\x9b"}]).splitlines()[1]
+    line = answer_to([{"role": "user\x1b[2J", "content": "a\x1b[31mb\r\nc\x00\x9b"}]).splitlines()[1]
     assert line == 'user [2J: "a [31mb c"'
 
 
@@ -356,7 +358,7 @@ message = st.fixed_dictionaries(
 @settings(max_examples=50, deadline=None)
 @given(st.lists(message, min_size=1, max_size=16), st.dictionaries(st.sampled_from(fields), values))
 def test_any_request_with_messages_is_answered(messages, request):
-    assert said_in(streamed(**request | {"messages": messages, "stream": True})) == told(
+    assert said_in(streamed(**request | {"messages": messages, "stream": True})) == answer_to(
         **request | {"messages": messages, "stream": False}
     )
 

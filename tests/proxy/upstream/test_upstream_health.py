@@ -53,23 +53,25 @@ def test_what_fails_is_told_of_when_it_begins_and_when_it_ends(caplog):
     now = [0.0]
     health = Health(lambda: now[0], name="main")
 
-    def told() -> list[str]:
+    def health_lines() -> list[str]:
         lines = [record.getMessage() for record in caplog.records]
         caplog.clear()
         return lines
 
     failing(health, "ill")
-    assert told() == ["The upstream 'main' fails for the model 'ill'; it is tried again every few seconds"]
+    assert health_lines() == [
+        "The upstream 'main' fails for the model 'ill'; it is tried again every few seconds"
+    ]
     for _ in range(10):
         now[0] += 20
         health.breaker("ill").record_failure()
         health.breaker("ill").record_answer()
         health.breaker("ill").record_failure()
-    assert told() == [], "who breaks off whatever he begins does not work"
+    assert health_lines() == [], "who breaks off whatever he begins does not work"
     now[0] += 20
     health.breaker("ill").record_answer()
     health.breaker("ill").record_success()
-    assert told() == ["The upstream 'main' works again for the model 'ill'"]
+    assert health_lines() == ["The upstream 'main' works again for the model 'ill'"]
 
 
 def test_a_way_that_is_closed_is_told_of_and_not_each_model_behind_it(caplog):
