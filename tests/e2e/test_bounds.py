@@ -173,7 +173,8 @@ def test_an_endless_answer_is_remembered_as_one_that_broke_off(
 def test_of_an_answer_the_beginning_alone_is_kept_while_it_is_passed_on(
     serve: Serve, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, kind: str, filtered: bool
 ) -> None:
-    monkeypatch.setattr("proxy.observe.observation.LARGEST_COPY", 50_000)
+    for module in ("proxy.observe.observation", "proxy.turn.relay"):
+        monkeypatch.setattr(f"{module}.LARGEST_COPY", 50_000)
     words = "".join(f"Line {i} of the answer. " for i in range(10_000))
     size = len(words) if kind == "one delta" else 1000
     deltas = [chunk(delta(content=words[at : at + size])) for at in range(0, len(words), size)]
