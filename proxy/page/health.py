@@ -19,13 +19,12 @@ WIDTH, HEIGHT = 300, 56
 _HERE: Final = "health"
 _NONE: Final = "\N{EN DASH}"
 _MEANINGS: Final = {
-    "memory": "The store does not answer, or not in time: calls are answered without what was said"
-    " before, and what is said waits to be written. Look at 'memory.sessions' and at the store.",
-    "limits": "The Redis that counts limits for all servers does not answer: each process holds keys to"
-    " them by itself. Look at 'limits.url' and at that Redis.",
-    "summaries": "No model makes summaries, or none of use: older turns are not summed up."
-    " The log has the reason.",
-    "facts": "No model finds facts, or none of use: nothing new is noted of users. The log has the reason.",
+    "memory": "The store does not answer, or not in time: calls are answered without earlier words, and new"
+    " turns wait to be written. Look at 'memory.sessions' and at the store.",
+    "limits": "The Redis that counts limits for all servers does not answer: each process counts by itself."
+    " Look at 'limits.url' and at that Redis.",
+    "summaries": "No model makes usable summaries: older turns are not summarised. The log has the reason.",
+    "facts": "No model finds usable facts: nothing new is stored about users. The log has the reason.",
 }
 
 

@@ -162,7 +162,7 @@ class WindowSettings(SettingsModel):
     max_messages: Annotated[Whole, Field(ge=2, le=1000)] = 60
     """The most messages of a session; above it, its oldest turns are cut off."""
     keep_messages: Annotated[Annotated[Whole, Field(ge=1, le=1000)] | None, check_with(_below_maximum)] = None
-    """How many messages such a cut leaves, at the least; left out: a third of ``max_messages``."""
+    """How many messages such a cut leaves at least; by default a third of ``max_messages``."""
     max_tokens: Annotated[Whole, Field(ge=100)] | None = None
     """The most tokens of turns without a summary; above it a session is cut, too. Needs ``summaries``."""
     ttl: Duration = 1800.0
@@ -170,7 +170,7 @@ class WindowSettings(SettingsModel):
 
     @property
     def messages_after_cut(self) -> int:
-        """The number of messages that a session is cut down to, at the least."""
+        """The least number of messages that are left after a cut."""
         return self.keep_messages or max(1, self.max_messages // 3)
 
 
