@@ -59,7 +59,7 @@ class Reloads:
         end = time.monotonic() + _TOLD_WITHIN
         while time.monotonic() < end:
             log = await asyncio.to_thread(self._log.read_text, errors="replace")
-            good, bad = log.count("was read again"), log.count("stays as it was")
+            good, bad = log.count("was read again"), log.count("The new configuration is not used")
             if good == self.good * self.workers and bad == self.bad:
                 return True
             await asyncio.sleep(0.2)

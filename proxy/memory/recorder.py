@@ -249,7 +249,10 @@ class Recorder:
                     turns[0] = without_view(turns[0])
                 self.backlog.add_refused(key, error, len(turns))
                 self._health.write_failed = not isinstance(error, Unreadable)
-                await self._pause(failures)
+                if self._health.write_failed:
+                    await self._pause(failures)
+                else:  # another session's success says nothing of this one
+                    await asyncio.sleep(_BACKOFF.pause(failures))
             except Exception as error:  # noqa: BLE001 - one turn that cannot be written must not hold up the rest
                 _log.error("A turn cannot be written: %s", type(error).__name__)
                 await self._drop_first(pending, is_lost=True)
@@ -257,7 +260,7 @@ class Recorder:
         self._writer.store.heads.pop(key, None)
 
     async def _pause(self, failures: int) -> None:
-        """Waits until the next try, or until the write of another session that waited has succeeded."""
+        """Waits for the store until the next try, or until another session that waited was written."""
         share = random.uniform(0.0, 2 * len(self._pauses) / _RETRIES_A_SECOND)  # noqa: S311 - no secret
         seconds = max(_BACKOFF.pause(failures), share)
         over = asyncio.get_running_loop().create_future()

@@ -25,9 +25,9 @@ _MANY: Final = 16
 """This many turns are reported without delay, since they occupy much memory."""
 _SLICE: Final = 0.0008
 """How many seconds turns are reported at a time; with the last turn it is about a millisecond."""
-_SHARE: Final = 8
-"""In each round at least an eighth of the waiting turns is reported: on a full core no more wait than eight
-times as many as end in a round."""
+_SHARE: Final = 16
+"""In each round at least a sixteenth of the waiting turns is reported: on a full core no more wait than
+sixteen times as many as end in a round."""
 _log = logging.getLogger("turnkeeper")
 
 
@@ -77,7 +77,7 @@ class TurnReporter:
         self._report(_SLICE)
 
     def _report(self, seconds: float) -> None:
-        """Reports ended turns in order for this many seconds, and an eighth of them at least.
+        """Reports ended turns in order for this many seconds, and a sixteenth of them at least.
 
         The loop's next round reports the rest.
         """

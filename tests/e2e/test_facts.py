@@ -47,7 +47,7 @@ def proxy(serve: Serve, upstream: FakeUpstream, url: str) -> ProxyServer:
     return serve(CONFIG, MEMORY_URL=url)
 
 
-def find(said: Any, _known: Any) -> Any:
+def find(lines: Any, _facts: Any) -> Any:
     return [fact(line["text"], line["number"]) for line in lines if line["text"].startswith("I ")]
 
 
@@ -192,7 +192,7 @@ FIELDS = """
 def test_the_operators_fields_are_asked_for_and_hold_one_fact_each(
     serve: Serve, upstream: FakeUpstream, url: str
 ) -> None:
-    def fills(said: Any, _known: Any) -> Any:
+    def fills(lines: Any, _facts: Any) -> Any:
         told = [line for line in lines if line["text"].startswith("I ")]
         facts = [
             fact("Has the plan " + line["text"].split()[-1], line["number"], field="plan") for line in told

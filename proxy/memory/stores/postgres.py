@@ -9,7 +9,7 @@ from typing import Final, cast
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores import sql
-from proxy.memory.stores.postgres_pool import Connection, PostgresPool, Reads, SessionWrites
+from proxy.memory.stores.postgres_pool import Connection, PostgresPool, Reads
 from proxy.memory.stores.sql import (
     Arguments,
     BoundStatement,
@@ -54,11 +54,11 @@ _TAKE_DUE: Final = Statement(
 def _with_cold(change: Statement) -> Statement:
     """Returns one statement that changes the hot part and appends to the cold part."""
     return Statement(
-        f"WITH changed AS ({change.named} RETURNING id, version, cold), appended AS ("
+        f"WITH changed AS ({change.named} RETURNING id, cold), appended AS ("
         "INSERT INTO turnkeeper_cold (session_id, position, blob)"
         " SELECT changed.id, changed.cold - :count::bigint + added.ordinality - 1, added.entry"
         " FROM changed, unnest(:entries::bytea[]) WITH ORDINALITY AS added (entry, ordinality)"
-        ") SELECT version FROM changed"
+        ") SELECT id FROM changed"
     )
 
 
@@ -82,8 +82,6 @@ class PostgresStore(SqlStore):
         self._deadline = deadline
         size = _CONNECTIONS if deadline < BACKGROUND_DEADLINE else _FEW_CONNECTIONS
         self._pool = PostgresPool(url, timeout=max(TIMEOUT, deadline), size=size)
-        self._replacing = SessionWrites(self._pool, _REPLACE)
-        self._creating = SessionWrites(self._pool, _CREATE)
         self.calls = Reads(self._pool)
         """The reads of calls."""
         self._sweep_due = time.monotonic() + _SWEEP_EVERY
@@ -98,11 +96,11 @@ class PostgresStore(SqlStore):
 
     async def write(self, key: Key, put: BlobWrite) -> bool:
         """Writes both parts; an expired session in the way costs further round trips."""
-        arguments = _arguments(key, put) | {"now": wall_time()}
+        arguments = _arguments(key, put)
         if time.monotonic() >= self._sweep_due:
             self._sweep_due = time.monotonic() + _SWEEP_EVERY
             self._pool.begin(_sweep)
-        if await (self._replacing if put.version else self._creating).change(arguments):
+        if await self.fetch(_REPLACE if put.version else _CREATE, arguments):
             return True
         if await self.fetch(sql.ERASED_SINCE, arguments):
             raise SessionDeleted("The session was deleted.")

@@ -1,4 +1,4 @@
-"""Connections to a PostgreSQL server that may be down, slow or empty, and statements that share one.
+"""Connections to a PostgreSQL server that may be down, slow or empty, and reads that share a statement.
 
 Tables are created and migrated while other servers use them. Each migration is its own transaction, which
 gives up if it does not get a lock at once. Indexes are created and dropped concurrently, by one process, once
@@ -9,10 +9,8 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import lru_cache, partial
-from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -41,9 +39,6 @@ Connection = Any  # asyncpg has no type hints
 Work = Callable[[Connection], Awaitable[T]]
 Rows = list[tuple[Any, ...]]
 _Batch = dict[Statement, list[Arguments]]
-_Limit = AbstractAsyncContextManager[Any]
-
-_UNLIMITED: Final = contextlib.nullcontext()
 
 _STATEMENTS: Final = 100
 # By this time callers have stopped waiting, and a server that works has answered.
@@ -99,14 +94,11 @@ class PostgresPool:
         """
         return await self.result(self.begin(work), within)
 
-    def begin(self, work: Work[T], limit: _Limit = _UNLIMITED) -> asyncio.Task[T]:
-        """Starts ``work`` in a task, and returns that. Raises StoreError if the pool is closed.
-
-        ``limit`` is entered before a connection is taken.
-        """
+    def begin(self, work: Work[T]) -> asyncio.Task[T]:
+        """Starts ``work`` in a task, and returns that. Raises StoreError if the pool is closed."""
         if self._closed:
             raise StoreError("The memory has been closed.")
-        return self._start(self._carry_out(work, limit))
+        return self._start(self._carry_out(work))
 
     async def result(self, task: asyncio.Task[T], within: float | None = None) -> T:
         """Returns the result of a task from ``begin``. Raises what ``run`` raises."""
@@ -114,7 +106,7 @@ class PostgresPool:
             raise StoreError("The memory database is too slow.")
         if isinstance(error := task.exception(), StoreError):
             # A copy: the task's own would refer to the frames that refer to the task, and to what was sent.
-            raise StoreError(*error.args) from error.__cause__
+            raise _copied(error) from error.__cause__
         return task.result()
 
     async def aclose(self) -> None:
@@ -134,17 +126,16 @@ class PostgresPool:
         task.add_done_callback(retrieve_exception)
         return task
 
-    async def _carry_out(self, work: Work[T], limit: _Limit) -> T:
+    async def _carry_out(self, work: Work[T]) -> T:
         try:
             if self._opening is None or (self._opening.done() and not _succeeded(self._opening)):
                 self._opening = self._start(self._open())
             pool = await asyncio.shield(self._opening)
-            async with limit:
-                connection = await pool.acquire(timeout=self._timeout)
-                try:
-                    return await work(connection)
-                finally:
-                    self._start(pool.release(connection))  # this takes several rounds of the loop
+            connection = await pool.acquire(timeout=self._timeout)
+            try:
+                return await work(connection)
+            finally:
+                self._start(pool.release(connection))  # this takes several rounds of the loop
         except FAILURES as error:
             # For the same reason: its frames include some of asyncpg's that refer to it.
             error.__traceback__ = None
@@ -189,6 +180,12 @@ async def _keep_state(_connection: Connection) -> None:
 
 def _succeeded(task: asyncio.Task[Any]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _copied(error: StoreError) -> StoreError:
+    copy = type(error).__new__(type(error), *error.args)
+    copy.__dict__.update(error.__dict__)
+    return copy
 
 
 def _failure(error: BaseException) -> StoreError:
@@ -327,49 +324,33 @@ async def _applied(connection: Connection) -> list[str]:
     return [row["name"] for row in await connection.fetch(APPLIED, timeout=_MIGRATION_WAIT)]
 
 
-# --- statements that share a connection
+# --- reads
 
 
-class _Sharing:
-    """Statements that wait for a connection together are carried out together."""
-
-    def __init__(self, pool: PostgresPool, limit: _Limit = _UNLIMITED) -> None:
-        self._pool = pool
-        self._limit = limit
-        self._batch: _Batch = {}
-        self._task: asyncio.Task[Any] | None = None
-
-    def _waiting(self) -> tuple[_Batch, asyncio.Task[Any]]:
-        """Returns the rows of arguments that wait for a connection, by statement, and their task."""
-        if self._task is None or self._task.done():
-            self._batch = {}
-            self._task = self._pool.begin(partial(self._begin, self._batch), self._limit)
-        return self._batch, self._task
-
-    async def _begin(self, batch: _Batch, connection: Connection) -> Any:
-        self._task = None  # later statements are the next batch
-        return await self._carry_out(batch, connection)
-
-    async def _carry_out(self, batch: _Batch, connection: Connection) -> Any:
-        raise NotImplementedError
-
-
-class Reads(_Sharing):
+class Reads:
     """Reads of a few rows by their keys; reads that wait for a connection together share one statement."""
+
+    def __init__(self, pool: PostgresPool) -> None:
+        self._pool = pool
+        self._batch: _Batch = {}
+        self._task: asyncio.Task[Mapping[Statement, Sequence[Rows]]] | None = None
 
     async def fetch(self, *steps: BoundStatement | Each, within: float | None = None) -> list[Any]:
         """Returns the rows of each step. Raises StoreError, after ``within`` seconds at the latest."""
-        batch, task = self._waiting()
+        if self._task is None or self._task.done():
+            self._batch = {}
+            self._task = self._pool.begin(partial(self._carry_out, self._batch))
         places = []
         for step in steps:
-            rows = batch.setdefault(step.statement, [])
+            rows = self._batch.setdefault(step.statement, [])
             own = step.rows if isinstance(step, Each) else (step.arguments,)
             places.append(slice(len(rows), len(rows) + len(own)) if isinstance(step, Each) else len(rows))
             rows += own
-        replies = await self._pool.result(task, within)
+        replies = await self._pool.result(self._task, within)
         return [replies[step.statement][place] for step, place in zip(steps, places, strict=True)]
 
     async def _carry_out(self, batch: _Batch, connection: Connection) -> Mapping[Statement, Sequence[Rows]]:
+        self._task = None  # later reads are the next batch
         steps = [
             Each(statement, rows) if len(rows) > 1 else BoundStatement(statement, rows[0])
             for statement, rows in batch.items()
@@ -379,38 +360,6 @@ class Reads(_Sharing):
             step.statement: reply if isinstance(step, Each) else [reply]
             for step, reply in zip(steps, replies, strict=True)
         }
-
-
-class SessionWrites(_Sharing):
-    """Writes of sessions by a statement; those that wait for the one before share a transaction.
-
-    The statement changes one session, and returns its new version if it did.
-    """
-
-    def __init__(self, pool: PostgresPool, statement: Statement) -> None:
-        super().__init__(pool, asyncio.Lock())
-        self._statement = statement
-
-    async def change(self, arguments: Arguments) -> bool:
-        """Returns whether the session was changed. Raises StoreError."""
-        batch, task = self._waiting()
-        rows = batch.setdefault(self._statement, [])
-        rows.append(arguments)
-        try:
-            versions = await self._pool.result(task)
-        except StoreError as error:
-            if len(rows) == 1 or not isinstance(error.__cause__, asyncpg.PostgresError):
-                raise
-            # What the server refused may be another session.
-            versions = await self._pool.run(partial(self._carry_out, {self._statement: [arguments]}))
-        return arguments["fresh"] in versions
-
-    async def _carry_out(self, batch: _Batch, connection: Connection) -> Collection[object]:
-        """Returns the new versions."""
-        # Transactions that lock sessions in the same order cannot wait for each other in a circle.
-        rows = sorted(batch[self._statement], key=itemgetter("tenant", "session"))
-        written = await connection.fetchmany(self._statement.numbered, map(self._statement.in_order, rows))
-        return {version for (version,) in written}
 
 
 async def fetch_all(connection: Connection, steps: Sequence[BoundStatement | Each]) -> list[Any]:
