@@ -116,6 +116,28 @@ def test_a_session_that_is_written_again_has_all_others_try_one_by_one(
     assert asyncio.run(run()) == ([["question 0", "answer 0"]] * len(keys), 1)
 
 
+def test_sessions_that_cannot_be_read_delay_no_other() -> None:
+    class PartlyLost(Sick):
+        async def read(self, key: Key, *, background: bool = False) -> Any:
+            if key.session.startswith("lost"):
+                raise Unreadable("the key of this session is lost")
+            return await super().read(key, background=background)
+
+    async def run() -> float:
+        store, loop = PartlyLost(memory(), failures=0), asyncio.get_running_loop()
+        recorder = Recorder(Writer(sessions(store), SessionLimits()))
+        for number in range(1000):
+            recorder.put(a_turn(0, Key("default", f"lost{number}")))
+        await asyncio.sleep(10)
+        store.failures, began = 1, loop.time()
+        recorder.put(a_turn(0, Key("default", "readable")))
+        while not await store.read(Key("default", "readable")):
+            await asyncio.sleep(0.01)
+        return loop.time() - began
+
+    assert hurried_loop.run(run()) < 0.5, "its first pause is of a tenth of a second"
+
+
 def test_however_many_sessions_wait_for_a_store_it_is_tried_as_often_and_at_last_all_are_written() -> None:
     async def run() -> tuple[list[int], int]:
         store, tried = Sick(memory(), failures=10**6), []
