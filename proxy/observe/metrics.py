@@ -87,9 +87,7 @@ class Metrics:
             return tally("histogram", name, what, labels, buckets)
 
         self._turns = counter("turnkeeper_turns", "Turns by how they ended", "pipeline", "outcome", "status")
-        self._degraded = counter(
-            "turnkeeper_degraded_turns", "Turns that were answered with something left out", "name"
-        )
+        self._degraded = counter("turnkeeper_degraded_turns", "Degraded turns, by the degraded part", "name")
         self._ignored = counter(
             "turnkeeper_ignored_fields", "Extension fields and ids that could not be used"
         )
