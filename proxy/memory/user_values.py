@@ -143,9 +143,7 @@ class UserValues(Generic[T]):
     async def _key(self, user: Owner) -> Key:
         """Returns the key of a user's value; creates the key of the hashes if the store has none."""
         while not await self._has_secret(background=True):
-            secret = secrets.token_bytes(32)
-            if await self._store.write(_SECRET, BlobWrite(secret, 0, LASTING, background=True)):
-                self._secret = secret
+            await self._store.write(_SECRET, BlobWrite(secrets.token_bytes(32), 0, LASTING, background=True))
         return self._hashed(user)
 
     async def _has_secret(self, *, background: bool) -> bool:

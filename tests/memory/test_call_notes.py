@@ -65,8 +65,8 @@ async def test_a_call_that_begins_is_listed_by_two_writes_and_without_a_lease() 
     assert marked == await listed.store.session(FIRST)
     assert marked.noted_until == TurnRef(0, -1)
     assert listed.job.due_at(marked) == marked.updated + 60.0
-    # The session, the key of the users' names, what is kept of the user, and the session with its mark.
-    assert (listed.driver.leases, listed.driver.writes) == (0, 4)
+    # The session, the key of the users' names (twice: it is renewed once), the user's record, and the mark.
+    assert (listed.driver.leases, listed.driver.writes) == (0, 5)
 
 
 async def test_a_call_that_ends_another_of_its_user_is_left_to_one_process_at_a_time() -> None:
